@@ -1,0 +1,1 @@
+"""The Prefect flows and the command line: they join the stages' doors."""

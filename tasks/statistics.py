@@ -1,0 +1,53 @@
+"""Intervals. Every ratio that decides something comes with the counts it was made of and an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+
+class Interval(BaseModel):
+    """A value with its interval at `level`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
+
+
+def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a share. Raises ValueError unless 0 <= successes <= trials, trials > 0."""
+    from scipy.stats import norm
+
+    if not 0 <= successes <= trials or trials == 0:
+        raise ValueError(f"{successes} successes in {trials} trials is no share")
+    z = float(norm.ppf((1 + level) / 2))
+    share, spread = successes / trials, z * z / trials
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return Interval(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half), level=level)
+
+
+def ratio_of_sums(
+    numerators: Sequence[float], denominators: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = 2000
+) -> Interval:
+    """Bootstrap interval of sum(numerators) / sum(denominators), resampled by unit (a conversation, a prompt).
+
+    The units are resampled whole, so that what repeats within one does not narrow the interval.
+    Raises ValueError when the lengths differ, are zero, or the denominators sum to zero.
+    """
+    top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if top.shape != bottom.shape or top.size == 0 or bottom.sum() == 0:
+        raise ValueError(f"no ratio of {top.size} numerators to {bottom.size} denominators that sum to {bottom.sum()}")
+    picks = np.random.default_rng(seed).integers(0, top.size, (draws, top.size))
+    drawn = bottom[picks].sum(1)
+    ratios = top[picks].sum(1)[drawn > 0] / drawn[drawn > 0]
+    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=float(top.sum() / bottom.sum()), low=float(low), high=float(high), level=level)
