@@ -12,8 +12,8 @@ setup: $(STAMP)
 $(STAMP): requirements.lock pyproject.toml infra/sglang_plugins/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or 3.12 on PATH; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	awk '/^uv==/{p=1} p{print} p&&!/\\$$/{exit}' requirements.lock > $(VENV)/uv.lock
-	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.lock
+	awk '/^uv==/{p=1} p{print} p&&!/\\$$/{exit}' requirements.lock > $(VENV)/uv-pin.txt
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv-pin.txt
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e infra/sglang_plugins
 	touch $@
