@@ -1,0 +1,34 @@
+"""What each stage's interpreter has, and what the machine has: checked before work is spent."""
+
+from __future__ import annotations
+
+from tasks.config import Config
+from tasks.environment.record import EnvironmentRecord
+from tasks.report import Report
+from tasks.verdict import Check
+
+__all__ = ["EnvironmentRecord", "check_environment", "doctor"]
+
+
+def check_environment(config: Config, *, report: Report) -> EnvironmentRecord:
+    """Look at every interpreter and at the machine, cheaply: modules are found, not imported (under 5 s).
+
+    Returns what was found, with a `Check` of kind `environment` for each need; `record.checks` decides.
+    Raises MachineTrouble, with the numbers, for too little disk or memory or a taken port.
+    """
+    from tasks.environment.run import look
+
+    record = look(config, imports=False)
+    for check in record.checks:
+        report.say(f"{check.verdict}: {check.message}")
+    return record
+
+
+def doctor(config: Config) -> list[Check]:
+    """Everything that can be checked without starting anything; really imports what each stage needs (a minute).
+
+    Trouble with the machine is a FAIL among the checks here, so that one call shows everything that is wrong.
+    """
+    from tasks.environment.run import look
+
+    return look(config, imports=True, trouble_raises=False).checks
