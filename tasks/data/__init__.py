@@ -1,0 +1,35 @@
+"""Prompts, answered by the target: tokenised conversations, split into train and held-out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tasks.config import DataConfig
+from tasks.device import Placement
+from tasks.products import DataProduct, TargetProduct
+from tasks.report import Report
+from tasks.store import Store
+from tasks.wiring.answering import AnswerEngine, Tap
+
+
+def make_data(
+    config: DataConfig,
+    *,
+    seed: int,
+    target: TargetProduct,
+    open_engine: Callable[[], AnswerEngine],
+    placement: Placement,
+    tap: Tap | None,
+    store: Store,
+    report: Report,
+) -> DataProduct:
+    """`conversations.jsonl`, split by conversation before anything else; interrupted, it goes on from its finished chunks.
+
+    `open_engine` is called only if something has to be answered; `placement` is what it computes on (answers depend on
+    rounding, so it is part of the cache key). With a `tap` the features of generated answers are kept in `features/`
+    of the product's folder, for `capture_features`. Raises BadInput (a file that cannot be used, naming the line;
+    nothing left after dropping) and ProofFailed (kind `loss-mask`: supervised tokens that are not the answers).
+    """
+    from tasks.data.make import make
+
+    return make(config, seed=seed, target=target, open_engine=open_engine, placement=placement, tap=tap, store=store, report=report)
