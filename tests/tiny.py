@@ -36,7 +36,15 @@ def tokenizer(folder: Path) -> None:
 
 
 def tiny_llama(
-    folder: Path, *, seed: int = 0, layers: int = 6, hidden: int = 64, heads: int = 4, kv_heads: int = 2, vocab: int = 96, positions: int = 512
+    folder: Path,
+    *,
+    seed: int = 0,
+    layers: int = 6,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    vocab: int = 96,
+    positions: int = 512,
 ) -> Path:
     """A Llama with random weights in float32, saved as safetensors. The uneven norm weights make a skipped norm visible."""
     from transformers import LlamaConfig, LlamaForCausalLM
