@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from tasks.verdict import BadInput
@@ -24,7 +25,7 @@ def check_boundaries(boundaries: Sequence[int], num_layers: int, where: str = "c
     found = list(boundaries)
     if len(found) < 2:
         raise BadInput(where, found=found, expected="at least two boundaries", do="With a single feature SGLang skips the drafter's fc.")
-    if any(b >= a for b, a in zip(found, found[1:], strict=False)):
+    if any(below >= above for below, above in itertools.pairwise(found)):
         raise BadInput(where, found=found, expected="strictly ascending boundaries", do="SGLang concatenates features in layer order.")
     if found[0] < 0 or found[-1] >= num_layers:
         raise BadInput(

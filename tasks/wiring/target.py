@@ -28,7 +28,9 @@ class TargetForward(Protocol):
     def start(self) -> None:
         """Forget the sequence: the next `extend` begins a new one."""
 
-    def extend(self, tokens_T: torch.Tensor, boundaries: Sequence[int], last_logits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def extend(
+        self, tokens_T: torch.Tensor, boundaries: Sequence[int], last_logits: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append int64 tokens; return logits [T or last_logits, V] and features [T, n, H], in the order of `boundaries`.
 
         Boundary k in 0..L is the residual stream after k decoder blocks; L is taken BEFORE the final norm.
