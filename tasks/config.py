@@ -109,7 +109,18 @@ class DeployConfig(_Section):
     disable_radix_cache: bool = Field(default=False, description="Switch prefix reuse off.")
     device: Device = "auto"
     threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores.")
+    served_name: str | None = Field(default=None, description="What clients call the model; null = the name of the target's folder.")
+    tokenizer: bool = Field(default=True, description="False: the server takes and gives token ids only.")
+    metrics: bool = Field(default=False, description="Prometheus metrics at /metrics.")
+    page_size: Positive = Field(default=1, description="Tokens per page of the KV cache.")
+    chunked_prefill_size: Positive = Field(default=2048, description="Longer prompts are read in pieces of so many tokens.")
+    algorithm: str = Field(default="EAGLE3", description="SGLang's name of the way to speculate.")
+    topk: Positive = Field(default=1, description="Branches per draft step: 1 = a chain, more = a tree.")
+    draft_tokens: Positive | None = Field(default=None, description="Tokens verified per round; null = steps + 1, all that a chain has.")
+    draft_window: Positive | None = Field(default=None, description="The drafter sees only so many last tokens; null = all.")
+    draft_quantisation: str | None = Field(default=None, description="`unquant` or SGLang's name; has to be said where the target is quantised.")
     start_seconds: Positive = Field(default=420, description="A server that does not answer by then is given up.")
+    request_seconds: Positive = Field(default=300, description="A request that is not answered by then counts as a hanging server.")
 
 
 class BenchmarkConfig(_Section):
