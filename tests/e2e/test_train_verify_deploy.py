@@ -1,0 +1,131 @@
+"""The whole pipeline once, as a user runs it: the real Prefect, speculators, SGLang and MLflow, on a target that learns in seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from tests.tiny import TOPICS, fitted_llama, prompts_jsonl, story
+
+DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
+METRICS = [
+    *(f"{stage}.accuracy_step{k}" for stage in ("train", "verify") for k in range(3)),
+    "verify.max_logit_diff",
+    "verify.accept_length",
+    "bench.accept_length",
+    "bench.baseline_tok_s",
+    "bench.spec_tok_s",
+    "bench.speedup",
+    "bench.speedup_low",
+    "bench.speedup_high",
+]
+TAGS = ["verdict", "stage", "commit", "flow_run_id", "target_sha256", "verify_device"]
+STAGES = ["target", "data", "capture", "train", "export", "verify", "benchmark", "promote"]
+
+
+def environment(home: Path) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+    return {**inherited, "DRAFTPROOF_HOME": str(home)}
+
+
+def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DRAFTPROOF, *arguments], env=environment(home), capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def ours(home: Path) -> list[psutil.Process]:
+    """Every process that was started with this home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("DRAFTPROOF_HOME") == str(home) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("e2e")
+    config = {
+        "target": {"source": str(fitted_llama(folder / "target")), "name": "tiny-grammar"},
+        "data": {
+            "prompts": str(prompts_jsonl(folder / "prompts.jsonl")),
+            "conversations": 72,
+            "held_out": 0.15,
+            "prompt_tokens": 32,
+            "answer_tokens": 48,
+            "batch": 24,
+        },
+        "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
+        "train": {"draft_vocab_size": 64, "epochs": 30, "lr": 3e-3, "tokens_per_batch": 512, "dtype": "float32"},
+        "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
+        "benchmark": {"prompts": 4, "output_tokens": 40, "steps": [2], "warmup_prompts": 1},
+        # What is tested is the pipeline: on a target this small, the server's own overhead decides about the speed.
+        "promote": {"min_speedup": 0.01},
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    home = folder / "home"
+    done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return {"home": home, "config": path, "stdout": done.stdout, "out": json.loads((folder / "out.json").read_text())}
+
+
+def test_verdict_and_interface(run: dict[str, Any]) -> None:
+    out = run["out"]
+    assert set(out) >= {"verdict", "kind", "stage", "drafter", "target", "mlflow_run_id", "metrics"}
+    assert out["verdict"] in ("PASS", "WARN") and out["kind"] is None or out["verdict"] == "WARN"
+    assert {p.name for p in Path(out["drafter"]).iterdir()} >= {"config.json", "model.safetensors", "wiring.json", "probes.safetensors"}
+    for word in ("speed-up", "acceptance", out["drafter"], "mlflow"):
+        assert word in run["stdout"], run["stdout"][-2000:]
+
+
+def test_the_numbers_prove_it(run: dict[str, Any]) -> None:
+    metrics = run["out"]["metrics"]
+    assert metrics["verify.max_logit_diff"] <= 1e-3
+    assert metrics["verify.accuracy_step0"] == pytest.approx(metrics["train.accuracy_step0"], abs=0.01)
+    assert metrics["train.accuracy_step0"] > 0.5, "the grammar is learnt in seconds"
+    assert metrics["bench.accept_length"] == pytest.approx(metrics["verify.accept_length"], rel=0.05)
+    assert metrics["bench.speedup_low"] <= metrics["bench.speedup"] <= metrics["bench.speedup_high"]
+
+
+def test_mlflow_tells_the_story(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run['home']}/mlflow.db")
+    parent = client.get_run(run["out"]["mlflow_run_id"])
+    assert parent.info.status == "FINISHED"
+    assert client.get_experiment(parent.info.experiment_id).name == "draftproof/tiny-grammar"
+    assert not [m for m in METRICS if m not in parent.data.metrics]
+    assert not [t for t in TAGS if f"draftproof.{t}" not in parent.data.tags]
+    children = client.search_runs([parent.info.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    assert {c.info.status for c in children} == {"FINISHED"}
+    assert not [s for s in STAGES if not any(s in c.info.run_name for c in children)]
+    assert len(client.get_metric_history(next(c.info.run_id for c in children if "train" in c.info.run_name), "loss")) > 1
+    champion = client.get_model_version_by_alias("tiny-grammar-eagle3", "champion")
+    assert champion.run_id == parent.info.run_id or champion.tags
+
+
+def test_champion_answers(run: dict[str, Any]) -> None:
+    """`draftproof deploy` serves the champion with the drafter, until `--stop`."""
+    started = draftproof(run["home"], "deploy", "tiny-grammar-eagle3@champion")
+    try:
+        assert started.returncode == 0, started.stdout + started.stderr
+        url = next(word for word in started.stdout.split() if word.startswith("http://127.0.0.1:"))
+        question = {"messages": [{"role": "user", "content": f"{TOPICS[0]} w12"}], "max_tokens": 30, "temperature": 0, "model": "any"}
+        answer = httpx.post(f"{url.rstrip('/')}/v1/chat/completions", json=question, timeout=60).raise_for_status().json()
+        assert answer["choices"][0]["message"]["content"].split() == story(TOPICS[0], "w12")[:30]
+    finally:
+        stopped = draftproof(run["home"], "deploy", "tiny-grammar-eagle3@champion", "--stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert ours(run["home"]) == []
