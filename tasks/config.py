@@ -118,7 +118,7 @@ class DeployConfig(_Section):
     topk: Positive = Field(default=1, description="Branches per draft step: 1 = a chain, more = a tree.")
     draft_tokens: Positive | None = Field(default=None, description="Tokens verified per round; null = steps + 1, all that a chain has.")
     draft_window: Positive | None = Field(default=None, description="The drafter sees only so many last tokens; null = all.")
-    draft_quantisation: str | None = Field(default=None, description="`unquant` or SGLang's name; has to be said where the target is quantised.")
+    draft_quantisation: str | None = Field(default=None, description="`unquant` or SGLang's name; said where the target is quantised.")
     start_seconds: Positive = Field(default=420, description="A server that does not answer by then is given up.")
     request_seconds: Positive = Field(default=300, description="A request that is not answered by then counts as a hanging server.")
 
