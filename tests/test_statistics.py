@@ -1,0 +1,31 @@
+"""Intervals hold what they promise."""
+
+import numpy as np
+import pytest
+
+from tasks.statistics import ratio_of_sums, wilson
+
+
+def test_wilson_known_value() -> None:
+    interval = wilson(8, 10)  # Wilson 1927: 0.4902 to 0.9433
+    assert (round(interval.low, 4), round(interval.high, 4)) == (0.4902, 0.9433)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (3, 2), (-1, 2)])
+def test_wilson_refuses_what_is_no_share(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match="no share"):
+        wilson(successes, trials)
+
+
+def test_ratio_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for seed in range(100):
+        sizes = rng.integers(20, 100, 40)
+        hits += 0.3 in ratio_of_sums(rng.binomial(sizes, 0.3), sizes, seed=seed, draws=500)
+    assert hits >= 88
+
+
+def test_ratio_refuses_what_has_none() -> None:
+    with pytest.raises(ValueError, match="no ratio"):
+        ratio_of_sums([1], [0])

@@ -1,0 +1,73 @@
+"""Products are made once per content, never half, and never served when their bytes changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.store import Store, code_digest, need_disk, write_atomic
+from tasks.verdict import BadInput, MachineTrouble
+
+
+def build(text: str, calls: list[str]):  # type: ignore[no-untyped-def]
+    def into(folder: Path) -> dict[str, str]:
+        calls.append(text)
+        (folder / "a.txt").write_text(text)
+        return {"file": "a.txt"}
+
+    return into
+
+
+def test_made_once_per_content(tmp_path: Path) -> None:
+    store, calls = Store(tmp_path), []
+    one, two = store.key("train", {"lr": 1}), store.key("train", {"lr": 2})
+    assert store.make("train", one, build("one", calls)) == store.make("train", one, build("one", calls)) == {"file": "a.txt"}
+    store.make("train", two, build("two", calls))
+    assert calls == ["one", "two"] and store.hits == {"train"}
+
+
+def test_an_interrupted_build_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def dies(folder: Path) -> dict[str, str]:
+        (folder / "half").write_text("1")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.make("data", "k", dies)
+    assert store.find("data", "k") is None
+    store.make("data", "k", lambda folder: {"found": (folder / "half").read_text()})
+    assert store.find("data", "k") == {"found": "1"}
+
+
+def test_changed_bytes_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.make("export", "k", build("x", []))
+    (store.folder("export", "k") / "a.txt").write_text("y")
+    with pytest.raises(BadInput, match=r"a\.txt.*other bytes"):
+        store.find("export", "k")
+
+
+def test_a_forced_refresh_makes_it_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+    Store(tmp_path).make("train", "k", build("x", calls))
+    Store(tmp_path, refresh=frozenset({"train"})).make("train", "k", build("x", calls))
+    assert len(calls) == 2 and Store(tmp_path).find("train", "k")
+
+
+def test_too_little_disk_names_both_numbers(tmp_path: Path) -> None:
+    with pytest.raises(MachineTrouble, match=r"GB free; capture needs about 1000000\.0 GB"):
+        need_disk(tmp_path, 10**15, "capture")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_atomic(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "\ud800")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_code_digest_follows_the_source() -> None:
+    assert code_digest("store.py") != code_digest("verdict.py") and code_digest("wiring") == code_digest("wiring")
