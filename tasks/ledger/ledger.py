@@ -1,0 +1,74 @@
+"""The experiment of one target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from tasks.ledger import owner
+from tasks.ledger.runs import Run
+from tasks.ledger.store import artifact_root, connect, tracking_uri, usable
+from tasks.store import home, locked
+from tasks.verdict import BadInput
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment
+    from mlflow.entities import Run as MlflowRun
+
+
+class Ledger:
+    """`draftproof/<target>`: a parent run per pipeline run, a child run per stage."""
+
+    def __init__(self, client: MlflowClient, uri: str, experiment: str) -> None:
+        self.client, self.uri, self.experiment = client, uri, experiment
+
+    @classmethod
+    def open(cls, target: str) -> Self:
+        """See `tasks.ledger.open_ledger`."""
+        uri, client = tracking_uri(), connect()
+        with locked(home() / "mlflow.lock"), usable(uri):
+            ledger = cls(client, uri, _experiment(client, uri, f"draftproof/{target}"))
+            ledger.close_stale()
+        return ledger
+
+    def run(self, name: str, tags: Mapping[str, str] | None = None) -> Run:
+        """A pipeline run, to be entered by `with`."""
+        return Run(self.client, self.uri, self.experiment, name=name, tags=tags or {}, parent=None)
+
+    def close_stale(self) -> list[str]:
+        """Close as KILLED the runs that dead processes of this machine left RUNNING; their ids."""
+        stale = [run.info.run_id for run in self._all("attributes.status = 'RUNNING'") if owner.is_dead(run.data.tags)]
+        for run_id in stale:
+            self.client.set_terminated(run_id, "KILLED")
+        return stale
+
+    def url(self, run_id: str, server: str) -> str:
+        """The page of a run on an MLflow server."""
+        return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs/{run_id}"
+
+    def _all(self, query: str) -> list[MlflowRun]:
+        """Every run that fits: a client's search stops at 1,000 unless it is paged."""
+        found, token = [], None
+        while True:
+            page = self.client.search_runs([self.experiment], query, page_token=token)
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+
+def _experiment(client: MlflowClient, uri: str, name: str) -> str:
+    """The id of the experiment, made if there is none."""
+    existing: Experiment | None = client.get_experiment_by_name(name)
+    if existing is not None and existing.lifecycle_stage == "deleted":
+        raise BadInput(
+            f"MLflow experiment {name}",
+            found=f"deleted (id {existing.experiment_id})",
+            expected="an active experiment",
+            do=f"mlflow experiments restore --experiment-id {existing.experiment_id}",
+        )
+    if existing is not None:
+        return str(existing.experiment_id)
+    root = artifact_root(uri)
+    return str(client.create_experiment(name, artifact_location=str(root / name.replace("/", "-")) if root else None))

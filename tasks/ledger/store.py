@@ -1,0 +1,83 @@
+"""Which MLflow store is used, and how it is made usable: quietly, and by one process at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.store import home, locked
+from tasks.verdict import BadInput, MachineTrouble
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_SQLITE = "sqlite:///"
+
+# Read by MLflow 3.17.2 when it is imported or first used; a user's own setting wins.
+_DEFAULTS = {
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
+    # Curves are written by one thread: ten would only wait for SQLite's lock.
+    "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",
+}
+
+
+def tracking_uri() -> str:
+    """`MLFLOW_TRACKING_URI` with an absolute path, else `mlflow.db` in `DRAFTPROOF_HOME`."""
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if not given:
+        return f"{_SQLITE}{home() / 'mlflow.db'}"
+    if given.startswith(_SQLITE):
+        return f"{_SQLITE}{Path(given.removeprefix(_SQLITE)).expanduser().resolve()}"
+    if "://" not in given or given.startswith("file:"):
+        raise BadInput(
+            "MLFLOW_TRACKING_URI",
+            found=f"a store of files, {given}",
+            expected="sqlite:///<file>, a database, or the address of an MLflow server",
+            do="MLflow 3.17 refuses stores of files: unset it to use DRAFTPROOF_HOME, or name a database.",
+        )
+    return given
+
+
+def artifact_root(uri: str) -> Path | None:
+    """Where artifacts lie; None where the MLflow server decides."""
+    if uri.startswith("http"):
+        return None
+    return (Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE) else home()) / "mlflow-artifacts"
+
+
+def connect() -> MlflowClient:
+    """A client of the store, which is initialised. Raises BadInput and MachineTrouble."""
+    uri = tracking_uri()
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    home().mkdir(parents=True, exist_ok=True)
+    # Six processes that open a fresh SQLite file at once all fail (MLflow 3.17.2, measured): one at a time.
+    with locked(home() / "mlflow.lock"), usable(uri):
+        if uri.startswith(_SQLITE):
+            Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+@contextmanager
+def usable(uri: str) -> Iterator[None]:
+    """What goes wrong inside is the store's trouble, in one line."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MachineTrouble(f"MLflow store {uri}: {reason}. Is it reachable, writable, and not held by another process?") from error
