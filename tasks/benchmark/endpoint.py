@@ -19,7 +19,7 @@ class Generation(Protocol):
 
     @property
     def completion_tokens(self) -> int:
-        """As the server counts them; includes the token of the prefill."""
+        """The token of the prefill included."""
 
     @property
     def cached_tokens(self) -> int:
@@ -39,20 +39,16 @@ class Generation(Protocol):
 
     @property
     def seconds(self) -> float:
-        """From sending to the last token, by the client's clock."""
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds from sending to the first token; None where the answer was not streamed."""
+        """From sending to the whole answer, by the client's clock."""
 
 
 class Endpoint(Protocol):
     """A running server. Every method may be called from several threads at once."""
 
     def generate(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """A greedy answer of exactly `max_new_tokens` tokens (the end token is ignored).
+        """A greedy answer of at most `max_new_tokens` tokens.
 
-        Raises DraftproofError (MachineTrouble) when the server does not answer or answers with an error.
+        Raises DraftproofError when the server does not answer, or answers with an error.
         """
 
     def flush_cache(self) -> None:

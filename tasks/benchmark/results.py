@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from tasks.statistics import Interval
 from tasks.verdict import Check
 
-Server = Literal["plain", "speculative"]
+ServerName = Literal["plain", "speculative"]
+Phase = Literal["warm-up", "first-token", "explore", "final"]
 
 
 class _Record(BaseModel):
@@ -18,29 +22,41 @@ class _Record(BaseModel):
 
 
 class Prediction(_Record):
-    """What decoding with the standalone drafter predicts at one draft length, per prompt (same order as the prompts)."""
+    """What decoding with the standalone drafter predicts at one draft length, per prompt (in the prompts' order)."""
 
     rounds: list[int] = Field(description="Verify rounds of each prompt.")
     right: list[int] = Field(description="Right drafts of each prompt.")
 
     @property
     def accept_length(self) -> float:
-        return 1 + sum(self.right) / sum(self.rounds)
+        """1 + right drafts / verify rounds over all prompts."""
+        return accept_length(sum(self.right), sum(self.rounds))
+
+
+class Candidate(_Record):
+    """One draft length: predicted, and measured or ruled out."""
+
+    steps: int
+    predicted_accept_length: float
+    predicted_speedup: Interval = Field(description="By the cost model, before this draft length was measured; one standard deviation.")
+    round_cost: Interval | None = Field(default=None, description="Measured seconds of a round / seconds of a plain step; null = not measured.")
+    measured_speedup: Interval | None = Field(default=None, description="Over the exploring pairs.")
+    ruled_out: str | None = Field(default=None, description="Why it was not measured, with the numbers.")
 
 
 class CachedChoice(_Record):
     """The draft length that an earlier run chose for the same inputs, and what it had explored."""
 
     steps: int
-    explored: list[Candidate]
+    candidates: list[Candidate]
 
 
 class Row(_Record):
     """One request, as measured: a line of the raw table."""
 
-    server: Server
-    steps: int | None = Field(description="Draft steps of the server; null on the plain one.")
-    phase: Literal["warm-up", "explore", "final"]
+    server: ServerName
+    steps: int = Field(description="Draft steps of the speculative server of this pair.")
+    phase: Phase
     repeat: int
     group: int = Field(description="Requests of one group are sent at the same time; a pair is one group on both servers.")
     prompt: int = Field(description="Index into the benchmark's prompts.")
@@ -50,42 +66,27 @@ class Row(_Record):
     verify_rounds: int = 0
     right_drafts: int = 0
     histogram: list[int] = []
-    seconds: float = Field(default=0.0, description="Of this request.")
-    group_seconds: float = Field(default=0.0, description="From the first request of the group sent to its last answer.")
-    ttft: float | None = None
+    seconds: float = 0.0
     tokens: list[int] = Field(default=[], description="Output token ids.")
     error: str | None = Field(default=None, description="Why there is no answer; the counts are 0 then.")
 
 
-class Candidate(_Record):
-    """One draft length: predicted, and measured or ruled out."""
-
-    steps: int
-    predicted_accept_length: float
-    predicted_speedup: float | None = Field(default=None, description="Of the cost model, when the decision was made; null before it.")
-    measured_speedup: Interval | None = Field(default=None, description="Null where it was ruled out without a start.")
-    served_accept_length: float | None = None
-    seconds_per_round: float | None = None
-    ruled_out: str | None = Field(default=None, description="Why it was not measured, with the numbers.")
-
-
 class Benchmark(_Record):
-    """The benchmark's result. `checks` decides whether it says anything (INVALID) and what it says."""
+    """The benchmark's result; `checks` say what it means, and whether it means anything (INVALID)."""
 
     steps: int = Field(description="The chosen draft length.")
     candidates: list[Candidate]
     concurrency: int
-    output_tokens: int
     baseline_tok_s: float = Field(description="Output tokens per second of the plain server, over the final pairs.")
     spec_tok_s: float
-    baseline_tpot: float | None = Field(description="Seconds per output token after the first; null where not streamed.")
-    spec_tpot: float | None
+    baseline_tpot: float = Field(description="Seconds per output token after the first.")
+    spec_tpot: float
     speedup: Interval = Field(description="Plain time / speculative time over the final pairs.")
-    noise: Interval = Field(description="The plain server against itself, as the speed-up is measured.")
+    noise: Interval = Field(description="The plain server against itself, over its own repeats.")
     verify_rounds: int
     right_drafts: int
     predicted_accept_length: float
-    identical: int = Field(description="Prompts whose greedy texts were the same on both servers in every repeat.")
+    identical: int = Field(description="Pairs with the same greedy texts on both servers.")
     compared: int
     failures: int
     checks: list[Check]
@@ -93,14 +94,30 @@ class Benchmark(_Record):
 
     @property
     def accept_length(self) -> float:
-        """1 + right drafts / verify rounds, served."""
-        return 1 + self.right_drafts / self.verify_rounds if self.verify_rounds else 1.0
+        """1 + right drafts / verify rounds, as served."""
+        return accept_length(self.right_drafts, self.verify_rounds)
 
     @property
     def served_difference(self) -> float:
-        """Relative difference of served from predicted acceptance."""
+        """Served acceptance relative to the predicted one, minus 1."""
         return self.accept_length / self.predicted_accept_length - 1
 
+    @property
+    def choice(self) -> CachedChoice:
+        """What a later run with the same inputs may start from."""
+        return CachedChoice(steps=self.steps, candidates=self.candidates)
 
-def speculative(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row.server == "speculative" and row.error is None]
+
+def accept_length(right_drafts: int, verify_rounds: int) -> float:
+    """1 + right drafts / verify rounds (`design.md`); 1 where no round was made."""
+    return 1 + right_drafts / verify_rounds if verify_rounds else 1.0
+
+
+def write_csv(rows: Iterable[Row], path: Path) -> None:
+    """The raw table, one request a line; lists are JSON."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(Row.model_fields))
+        writer.writeheader()
+        for row in rows:
+            values = row.model_dump()
+            writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in values.items()})
