@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
 from tasks.ledger import owner
@@ -42,6 +43,10 @@ class Ledger:
         for run_id in stale:
             self.client.set_terminated(run_id, "KILLED")
         return stale
+
+    def usable(self) -> AbstractContextManager[None]:
+        """Inside of it, MLflow's errors become MachineTrouble."""
+        return usable(self.uri)
 
     def url(self, run_id: str, server: str) -> str:
         """The page of a run on an MLflow server."""

@@ -1,0 +1,47 @@
+"""Promote: the gates decide, and the registry keeps what they decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tasks.config import PromoteConfig
+from tasks.promote.gates import gates
+from tasks.promote.records import Promotion, Release
+from tasks.statistics import Interval
+from tasks.verdict import Check, Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["Promotion", "Release", "decide", "find_release", "promote"]
+
+
+def decide(config: PromoteConfig, *, checks: Sequence[Check], speedup: Interval) -> Verdict:
+    """The verdict over every check that was made and the gates of the config. Pure; gates are never retried.
+
+    `speedup` is plain time / speculative time. The verdict's kind is the worst check's, `not-faster` for the speed gate.
+    """
+    made = [*checks, *gates(config, checks=checks, speedup=speedup)]
+    return Verdict.of("promote", made, passed=f"every check passed; served {speedup.value:.2f} times as fast as the plain target")
+
+
+def promote(client: MlflowClient, *, experiment: str, run_id: str, release: Release, verdict: Verdict) -> Promotion:
+    """Register the drafter, files uploaded, as `champion` if the verdict is a pass, else as `challenger` with the reason.
+
+    A verdict that is no pass leaves the champion as it was. Promotions on one machine wait for each other.
+    Raises MLflow's own errors when the registry cannot be used, and then leaves both aliases as they were.
+    """
+    from tasks.promote.registry import register
+
+    return register(client, experiment=experiment, run_id=run_id, release=release, verdict=verdict)
+
+
+def find_release(client: MlflowClient, model: str, alias: str = "champion") -> tuple[Release, Promotion]:
+    """What was promoted, its files fetched and found to be the promoted bytes.
+
+    Raises BadInput: no such model or alias, or files that are not those that were promoted.
+    """
+    from tasks.promote.registry import find
+
+    return find(client, model, alias)

@@ -1,0 +1,38 @@
+"""What is promoted, and what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.config import DeployConfig, TargetConfig
+
+Alias = Literal["champion", "challenger"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Release(_Record):
+    """A drafter with everything that is needed to serve it as it was measured."""
+
+    model: str = Field(pattern=r"^[^/:@]+$", description="Registered name; MLflow refuses a slash.")
+    drafter: Path = Field(description="Folder of the exported checkpoint.")
+    target: TargetConfig
+    target_sha256: str
+    deploy: DeployConfig
+    steps: int | None = Field(description="The chosen draft length; null where none was measured.")
+
+
+class Promotion(_Record):
+    """A version in MLflow's registry."""
+
+    model: str
+    version: str
+    alias: Alias
+    files_sha256: str = Field(description="Over the names and contents of the drafter's files.")
+    reason: str = Field(description="The verdict's message.")
+    previous_champion: str | None = Field(description="The version that was champion before, kept for a rollback.")

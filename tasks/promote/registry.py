@@ -1,0 +1,148 @@
+"""MLflow's registry: versions that say what serves them, and the aliases `champion` and `challenger`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.config import DeployConfig, TargetConfig
+from tasks.promote.records import Alias, Promotion, Release
+from tasks.store import Store, home, locked, sha256_folder
+from tasks.verdict import BadInput, Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+_TAG = "draftproof."
+_NOT_THE_DRAFTERS = {"product.json"}  # the store's own note
+
+
+def register(client: MlflowClient, *, experiment: str, run_id: str, release: Release, verdict: Verdict) -> Promotion:
+    """See `tasks.promote.promote`."""
+    names = _files(release.drafter)
+    files_sha256 = sha256_folder(release.drafter, names)
+    alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
+    with locked(home() / "registry.lock"):
+        _ensure_model(client, release)
+        previous = _by_alias(client, release.model, "champion")
+        source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
+        tags = _tags(release, verdict, files_sha256, previous.version if previous else None)
+        version = client.create_model_version(
+            release.model, source=source, run_id=run_id, tags=tags, description=f"**{verdict.verdict}** {verdict.message}"
+        )
+        # Last: until here nothing that serves has changed.
+        client.set_registered_model_alias(release.model, alias, version.version)
+    return _promotion(version, alias)
+
+
+def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promotion]:
+    """See `tasks.promote.find_release`."""
+    version = _by_alias(client, model, alias)
+    if version is None:
+        raise BadInput(
+            f"{model}@{alias}",
+            found="no such model or alias in the registry",
+            expected="a model that was promoted",
+            do="Run the pipeline first (draftproof run CONFIG), and mind MLFLOW_TRACKING_URI and DRAFTPROOF_HOME.",
+        )
+    promotion = _promotion(version, "champion" if alias == "champion" else "challenger")
+    folder = _fetched(client, version, promotion.files_sha256)
+    tags = version.tags
+    release = Release(
+        model=model,
+        drafter=folder,
+        target=TargetConfig.model_validate_json(tags[_TAG + "target"]),
+        target_sha256=tags[_TAG + "target_sha256"],
+        deploy=DeployConfig.model_validate_json(tags[_TAG + "deploy"]),
+        steps=json.loads(tags[_TAG + "steps"]),
+    )
+    return release, promotion
+
+
+def _tags(release: Release, verdict: Verdict, files_sha256: str, previous: str | None) -> dict[str, str]:
+    values: Mapping[str, Any] = {
+        "verdict": verdict.verdict,
+        "kind": verdict.kind or "",
+        "stage": verdict.stage,
+        "reason": verdict.message,
+        "files_sha256": files_sha256,
+        "target": release.target.model_dump_json(),
+        "target_sha256": release.target_sha256,
+        "deploy": release.deploy.model_dump_json(),
+        "steps": json.dumps(release.steps),
+        "previous_champion": previous or "",
+    }
+    return {_TAG + name: str(value) for name, value in values.items()}
+
+
+def _promotion(version: ModelVersion, alias: Alias) -> Promotion:
+    return Promotion(
+        model=version.name,
+        version=str(version.version),
+        alias=alias,
+        files_sha256=version.tags[_TAG + "files_sha256"],
+        reason=version.tags[_TAG + "reason"],
+        previous_champion=version.tags[_TAG + "previous_champion"] or None,
+    )
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name not in _NOT_THE_DRAFTERS)
+
+
+def _ensure_model(client: MlflowClient, release: Release) -> None:
+    if not client.search_registered_models(f"name = '{release.model}'"):
+        client.create_registered_model(release.model, description=f"EAGLE-3 drafters of {release.target.name}, proved by Draftproof.")
+
+
+def _by_alias(client: MlflowClient, model: str, alias: str) -> ModelVersion | None:
+    """A search shows no aliases (mlflow 3.17.2): asked for by alias."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(model, alias)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def _uploaded(client: MlflowClient, model: str, files_sha256: str) -> str | None:
+    """The source of an earlier version with the same files: a second run with nothing changed uploads nothing."""
+    same = [v for v in client.search_model_versions(f"name = '{model}'") if v.tags.get(_TAG + "files_sha256") == files_sha256]
+    return same[0].source if same else None
+
+
+def _upload(client: MlflowClient, experiment: str, run_id: str, release: Release, names: list[str]) -> str:
+    """A LoggedModel with the drafter's files. The registry refuses a local path outside of the run as a source."""
+    model = client.create_logged_model(experiment, name=release.model, source_run_id=run_id, model_type="eagle3")
+    for name in names:
+        folder = str(Path(name).parent) if "/" in name else None
+        client.log_model_artifact(model.model_id, str(release.drafter / name), folder)
+    client.finalize_logged_model(model.model_id, "READY")
+    return f"models:/{model.model_id}"
+
+
+def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> Path:
+    """The files of a version, fetched once, and checked against the promoted hash each time."""
+    from mlflow.artifacts import download_artifacts
+
+    def fetch(folder: Path) -> dict[str, Any]:
+        download_artifacts(artifact_uri=version.source, dst_path=str(folder / "drafter"), tracking_uri=client.tracking_uri)
+        return {}
+
+    store = Store()
+    store.make("release", files_sha256, fetch)
+    folder = store.folder("release", files_sha256) / "drafter"
+    found = sha256_folder(folder, _files(folder))
+    if found != files_sha256:
+        raise BadInput(
+            str(folder),
+            found=f"files with SHA-256 {found}",
+            expected=f"the promoted {files_sha256}",
+            do=f"Delete {folder.parent}, and promote anew.",
+        )
+    return folder
