@@ -37,15 +37,9 @@ class StepAccuracy(_Result):
 
     step: int
     positions: int
-    right: int = Field(
-        description="Steps 0..k all right; label = the target's argmax within the draft vocabulary."
-    )
-    right_full: int = Field(
-        description="As `right`, against the target's own argmax over its whole vocabulary."
-    )
-    near_ties: int = Field(
-        description="Positions whose count another rounding of the same numbers could change."
-    )
+    right: int = Field(description="Steps 0..k all right; label = the target's argmax within the draft vocabulary.")
+    right_full: int = Field(description="As `right`, against the target's own argmax over its whole vocabulary.")
+    near_ties: int = Field(description="Positions whose count another rounding of the same numbers could change.")
     accuracy: Interval
     accuracy_full: Interval
 
@@ -66,12 +60,8 @@ class Prediction(_Result):
     output_tokens: int
     verify_rounds: int
     right_drafts: int
-    histogram: list[int] = Field(
-        description="Entry i: verify rounds in which exactly i drafts were right."
-    )
-    accept_length: Interval = Field(
-        description="1 + right drafts / verify rounds; interval over prompts."
-    )
+    histogram: list[int] = Field(description="Entry i: verify rounds in which exactly i drafts were right.")
+    accept_length: Interval = Field(description="1 + right drafts / verify rounds; interval over prompts.")
     per_prompt: list[PromptCounts] = Field(description="In the order of the prompts.")
 
 
@@ -86,9 +76,7 @@ class HypothesisResult(_Result):
 
     name: str
     kind: str
-    score: float = Field(
-        description="Logit parity: largest difference under it. Likelihood: mean log-likelihood per token gained by it."
-    )
+    score: float = Field(description="Logit parity: largest difference under it. Likelihood: mean log-likelihood per token gained by it.")
     p_value: float | None = Field(
         default=None,
         description="Paired over conversations; null where the logits decide.",
@@ -102,9 +90,7 @@ class Diagnosis(_Result):
     positions: int
     conversations: int
     hypotheses: list[HypothesisResult] = Field(description="Best first.")
-    named: list[str] = Field(
-        description="The one that fits, or all that cannot be told apart; empty = none fits."
-    )
+    named: list[str] = Field(description="The one that fits, or all that cannot be told apart; empty = none fits.")
     message: str
 
 
@@ -112,17 +98,11 @@ class Verification(_Result):
     """Everything that verification measured; `verdict` has every check with its numbers."""
 
     verdict: Verdict
-    metrics: dict[str, float] = Field(
-        description="Named as `design.md` names them: verify.accuracy_step<k>, verify.max_logit_diff, …"
-    )
+    metrics: dict[str, float] = Field(description="Named as `design.md` names them: verify.accuracy_step<k>, verify.max_logit_diff, …")
     steps: list[StepAccuracy]
-    parity: list[StepParity] | None = Field(
-        description="null = neither trainer's logits nor golden probes to compare with."
-    )
+    parity: list[StepParity] | None = Field(description="null = neither trainer's logits nor golden probes to compare with.")
     max_logit_difference: float | None
-    outside_draft_vocabulary: Interval | None = Field(
-        description="Share of the target's own tokens that the drafter cannot propose."
-    )
+    outside_draft_vocabulary: Interval | None = Field(description="Share of the target's own tokens that the drafter cannot propose.")
     predictions: list[Prediction]
     diagnosis: Diagnosis | None = None
     device: str
