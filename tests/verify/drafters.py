@@ -101,8 +101,6 @@ def speculators_model(target: Path, *, seed: int = 0, boundaries: list[int] = BO
     torch.manual_seed(seed)
     not_the_layers = ("architectures", "model_type", "draft_vocab_size", "eagle_config")
     layer = LlamaConfig(**{key: value for key, value in config().items() if key not in not_the_layers})
-        **{k: v for k, v in config().items() if k not in ("architectures", "model_type", "draft_vocab_size", "eagle_config")}
-    )
     d2t = offsets(seed)
     t2d = torch.zeros(VOCAB, dtype=torch.bool)
     t2d[d2t + torch.arange(DRAFT_VOCAB)] = True
