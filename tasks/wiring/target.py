@@ -9,12 +9,13 @@ import torch
 
 
 class TargetFacts(Protocol):
-    """Sizes of the target, as its config says them."""
+    """Sizes of the target, and its `model_type` (which family of `tasks.wiring.families` it is), as its config says them."""
 
     hidden_size: int
     vocab_size: int
     num_layers: int
     eos_token_ids: tuple[int, ...]
+    model_type: str
 
 
 class TargetForward(Protocol):
