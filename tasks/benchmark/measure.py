@@ -13,6 +13,9 @@ from tasks.config import BenchmarkConfig
 from tasks.report import Report
 from tasks.verdict import DraftproofError
 
+# Per warm-up request: a few rounds of every draft length.
+_WARM_UP_TOKENS = 16
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -21,6 +24,8 @@ class Pair:
     plain: Endpoint
     speculative: Endpoint
     steps: int
+    prepared: set[int] = field(default_factory=set)
+    """Groups whose first token was timed on these two; empty = not warmed up yet."""
 
     @property
     def servers(self) -> dict[ServerName, Endpoint]:
@@ -42,15 +47,20 @@ class Measurement:
         """Whole groups of `concurrency` prompts; a smaller rest would be measured at another concurrency."""
         return len(self.prompts) // self.config.concurrency
 
-    def warm_up(self, pair: Pair, server: ServerName) -> None:
-        """Answer some prompts in full, at the measured concurrency: the first requests pay for what is set up lazily."""
-        for group in range(-(-self.config.warmup_prompts // self.config.concurrency)):
-            self._send(pair, server, "warm-up", 0, group % self.groups, self.config.output_tokens)
+    def prepare(self, pair: Pair, groups: Sequence[int]) -> None:
+        """Warm up both servers unless that was done, and time the first token of every prompt that lacks it.
 
-    def first_tokens(self, pair: Pair, server: ServerName, groups: Sequence[int]) -> None:
-        """Ask for one token of each prompt: the time to the first token, without the cost of streaming in the pairs."""
-        for group in groups:
-            self._send(pair, server, "first-token", 0, group, 1)
+        The warm-up runs at the measured concurrency: the first requests pay for what is set up lazily. One-token
+        requests give the time to the first token without the cost of streaming inside of the pairs.
+        """
+        for server in pair.servers:
+            if not pair.prepared:
+                for group in range(-(-self.config.warmup_prompts // self.config.concurrency)):
+                    self._send(pair, server, "warm-up", 0, group % self.groups, min(_WARM_UP_TOKENS, self.config.output_tokens))
+            for group in groups:
+                if group not in pair.prepared:
+                    self._send(pair, server, "first-token", 0, group, 1)
+        pair.prepared.update(groups)
 
     def pairs(self, pair: Pair, phase: Phase, repeats: int, groups: Sequence[int]) -> None:
         """Each group on both servers, one right after the other; the order of groups is random.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,7 +35,9 @@ class Candidate(_Record):
     steps: int
     predicted_accept_length: float
     predicted_speedup: Interval = Field(description="By the cost model, before this draft length was measured; one standard deviation.")
-    round_cost: Interval | None = Field(default=None, description="Measured seconds of a round / seconds of a plain step; null = not measured.")
+    round_cost: Interval | None = Field(
+        default=None, description="Measured seconds of a round / seconds of a plain step; null = not measured."
+    )
     measured_speedup: Interval | None = Field(default=None, description="Over the exploring pairs.")
     ruled_out: str | None = Field(default=None, description="Why it was not measured, with the numbers.")
 
@@ -86,7 +84,7 @@ class Benchmark(_Record):
     verify_rounds: int
     right_drafts: int
     predicted_accept_length: float
-    identical: int = Field(description="Pairs with the same greedy texts on both servers.")
+    identical: int = Field(description="Answers that are the plain server's text, exploring ones included.")
     compared: int
     failures: int
     checks: list[Check]
@@ -111,13 +109,3 @@ class Benchmark(_Record):
 def accept_length(right_drafts: int, verify_rounds: int) -> float:
     """1 + right drafts / verify rounds (`design.md`); 1 where no round was made."""
     return 1 + right_drafts / verify_rounds if verify_rounds else 1.0
-
-
-def write_csv(rows: Iterable[Row], path: Path) -> None:
-    """The raw table, one request a line; lists are JSON."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(Row.model_fields))
-        writer.writeheader()
-        for row in rows:
-            values = row.model_dump()
-            writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in values.items()})
