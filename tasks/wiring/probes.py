@@ -67,9 +67,10 @@ def read_row(path: Path) -> Probe:
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
     try:
-        return load_file(path)
+        tensors: dict[str, torch.Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise BadInput(str(path), found=f"no whole safetensors file ({error})", expected="probes", do="Copy it again.") from error
+    return tensors
 
 
 def _probe(path: Path, tensors: dict[str, torch.Tensor | None]) -> Probe:
