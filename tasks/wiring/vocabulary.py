@@ -1,0 +1,85 @@
+"""The map from draft vocabulary to target vocabulary: `d2t` holds offsets, target id = draft id + d2t[draft id]."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from tasks.verdict import Check, Outcome
+from tasks.wiring.kinds import Kind
+from tasks.wiring.record import VocabMap
+
+
+def target_ids(d2t_D: torch.Tensor) -> torch.Tensor:
+    """Target ids of the draft ids, [D] int64, from offsets."""
+    return torch.arange(len(d2t_D), dtype=torch.int64) + d2t_D.to(torch.int64)
+
+
+def offsets(target_ids_D: torch.Tensor) -> torch.Tensor:
+    """`d2t` for target ids in draft order, [D] int64."""
+    return target_ids_D.to(torch.int64) - torch.arange(len(target_ids_D), dtype=torch.int64)
+
+
+def vocab_map(d2t_D: torch.Tensor, target_size: int) -> VocabMap:
+    """The map's entry in the wiring record."""
+    return VocabMap(draft_size=len(d2t_D), target_size=target_size, sha256=hash_of(target_ids(d2t_D)))
+
+
+def hash_of(target_ids_D: torch.Tensor) -> str:
+    """Hex SHA-256 over the int64 target ids, little-endian, in draft order."""
+    return hashlib.sha256(target_ids_D.to(torch.int64).contiguous().cpu().numpy().astype("<i8").tobytes()).hexdigest()
+
+
+def check_map(d2t_D: torch.Tensor, *, target_size: int, t2d_V: torch.Tensor | None = None) -> Check:
+    """One check of `d2t`: integers, strictly increasing target ids, in range, the very set that `t2d` marks (bool, [V])."""
+    numbers = {"draft_size": d2t_D.numel(), "target_size": target_size}
+    complaint = _complaint(d2t_D, target_size, t2d_V)
+    if complaint:
+        return Check(name="vocabulary map", verdict=Outcome.FAIL, kind=Kind.VOCAB_MAP, message=complaint, numbers=numbers)
+    return Check(
+        name="vocabulary map",
+        verdict=Outcome.PASS,
+        message=f"d2t maps {d2t_D.numel()} draft ids to strictly increasing target ids below {target_size}",
+        numbers=numbers,
+    )
+
+
+def _complaint(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None) -> str | None:
+    if d2t_D.ndim != 1 or not d2t_D.numel() or d2t_D.dtype not in (torch.int64, torch.int32):
+        return f"d2t is {tuple(d2t_D.shape)} {d2t_D.dtype}: expected one integer offset per draft id. Export the drafter again."
+    ids_D = target_ids(d2t_D)
+    if bool((ids_D.diff() > 0).all()) and int(ids_D[0]) >= 0 and int(ids_D[-1]) < target_size:
+        return _against_t2d(d2t_D, ids_D, target_size, t2d_V)
+    if looks_like_ids(d2t_D, target_size, t2d_V):
+        return "d2t holds target ids; SGLang reads offsets and would add the draft id again. Store id - draft id."
+    low, high = int(ids_D.min()), int(ids_D.max())
+    falls = int((ids_D.diff() <= 0).sum())
+    return (
+        f"draft id + d2t spans {low}..{high} in a vocabulary of {target_size} and does not increase at {falls} places; "
+        "expected strictly increasing target ids in range. The map is not this drafter's: export it again."
+    )
+
+
+def _against_t2d(d2t_D: torch.Tensor, ids_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None) -> str | None:
+    if t2d_V is None:
+        return None
+    if t2d_V.shape != (target_size,):
+        return f"t2d has shape {tuple(t2d_V.shape)} for a vocabulary of {target_size}. The map is not this target's: train again."
+    marked_D = t2d_V.nonzero().flatten()
+    if torch.equal(marked_D, ids_D):
+        return None
+    if torch.equal(marked_D, d2t_D.to(torch.int64)):
+        return "d2t holds the target ids that t2d marks; SGLang reads offsets and would add the draft id again. Store id - draft id."
+    common = int(t2d_V[ids_D].bool().sum())
+    return f"d2t and t2d disagree: {common} of {len(ids_D)} target ids are marked in t2d, which marks {len(marked_D)}. Train again."
+
+
+def looks_like_ids(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None = None) -> bool:
+    """Whether `d2t` reads as target ids: the ids t2d marks, or strictly increasing ids in range.
+
+    Strictly increasing numbers can be valid offsets too; ask only when they make no valid map.
+    """
+    if t2d_V is not None and torch.equal(t2d_V.nonzero().flatten(), d2t_D.to(torch.int64)):
+        return True
+    return bool((d2t_D.diff() > 0).all()) and int(d2t_D[0]) >= 0 and int(d2t_D[-1]) < target_size
