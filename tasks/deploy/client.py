@@ -1,0 +1,99 @@
+"""What is said to a server over HTTP: greedy generation by token ids, and its own account of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from tasks.deploy.generation import Generation
+from tasks.verdict import MachineTrouble
+
+
+class Impostor(Exception):
+    """Somebody else answers at the server's address."""
+
+
+class Client:
+    """Talks to one server and accepts no answer that does not carry its identity. May be used by several threads."""
+
+    def __init__(self, url: str, identity: str, request_seconds: float) -> None:
+        self._identity = identity
+        # No proxy of the environment stands between us and our own machine.
+        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(request_seconds, connect=10), trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def is_up(self) -> bool:
+        """Whether our server answers at all; it may not generate yet. Raises Impostor if another one does."""
+        try:
+            answer = self._http.get("/model_info", timeout=10)
+        except httpx.TransportError:
+            return False
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return False
+        self._own(_json(answer), f"GET /model_info: status {answer.status_code}")
+        return True
+
+    def generate(
+        self, input_ids: Sequence[int], max_new_tokens: int, *, ignore_eos: bool = False, seconds: float | None = None
+    ) -> Generation:
+        """Greedy continuation of token ids. Raises httpx.HTTPError when no answer comes (within `seconds`), Impostor, MachineTrouble."""
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos},
+        }
+        begun = time.perf_counter()
+        answer = self._http.post("/generate", json=body, timeout=httpx.USE_CLIENT_DEFAULT if seconds is None else seconds)
+        taken = time.perf_counter() - begun
+        if answer.status_code != httpx.codes.OK:
+            raise MachineTrouble(f"{answer.url}: status {answer.status_code}: {answer.text[:500]}")
+        content = _json(answer)
+        self._own(content.get("meta_info") or {}, "POST /generate")
+        return _generation(content, taken)
+
+    def info(self) -> dict[str, Any]:
+        """`/server_info`: resolved arguments and live state. Raises httpx.HTTPError, Impostor."""
+        content = _json(self._http.get("/server_info").raise_for_status())
+        self._own(content, "GET /server_info")
+        return content
+
+    def flush_cache(self) -> None:
+        """Forget all prefixes. Raises MachineTrouble when the server refuses, as it does while requests run."""
+        # The scheduler may not have noticed yet that the last request is over: it gets some seconds.
+        answer = self._http.post("/flush_cache", params={"timeout": 10})
+        if answer.status_code != httpx.codes.OK:
+            raise MachineTrouble(f"{answer.url}: the cache was not flushed: status {answer.status_code}: {answer.text[:200]}")
+
+    def _own(self, content: dict[str, Any], what: str) -> None:
+        if content.get("weight_version") != self._identity:
+            raise Impostor(f"{what}: it calls itself {content.get('weight_version')!r}, ours is {self._identity!r}")
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        content = answer.json()
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _generation(content: dict[str, Any], seconds: float) -> Generation:
+    meta, tokens = content["meta_info"], list(content["output_ids"])
+    if meta["completion_tokens"] != len(tokens):
+        raise MachineTrouble(f"the server counts {meta['completion_tokens']} tokens and sent {len(tokens)}")
+    return Generation(
+        tokens=tokens,
+        prompt_tokens=meta["prompt_tokens"],
+        cached_tokens=meta["cached_tokens"],
+        seconds=seconds,
+        finish_reason=str((meta["finish_reason"] or {}).get("type")),
+        # Absent where nothing was verified: a plain server, or an answer of the prefill token alone.
+        verify_rounds=meta.get("spec_verify_ct", 0),
+        right_drafts=meta.get("spec_num_correct_drafts", 0),
+        proposed_drafts=meta.get("spec_num_proposed_drafts", 0),
+        histogram=tuple(meta.get("spec_correct_drafts_histogram", ())),
+    )

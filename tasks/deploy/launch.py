@@ -1,0 +1,192 @@
+"""The launch contract, asked: a config becomes one SGLang command and one environment, with nothing left to defaults.
+
+Both servers of a comparison get the same flags; SGLang's defaults differ with and without speculation
+(`max_running_requests` becomes 48 with it, the overlap schedule is switched off on a CPU:
+sglang 0.5.23, srt/arg_groups/speculative_hook.py:66-78, 1086-1096).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.config import DeployConfig
+from tasks.device import place
+from tasks.store import sha256_json
+
+# The CPU plugin (infra/sglang_plugins): its platform entry point, its general plugin and its attention backend.
+CPU_PLATFORM = "draftproof_cpu"
+CPU_ATTENTION = "cpu_sdpa"
+
+# Variables that change what SGLang, torch or Python do: ours or none, never the caller's. One of them,
+# SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
+_NEVER_INHERITED = ("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHON", "HF_", "TRANSFORMERS_")
+
+Flags = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is asked of one server.
+
+    `flags` are SGLang's `ServerArgs` fields: each one is on the command line or at a default that is asked for
+    (False, None), and each one is compared with what the server resolved it to.
+    """
+
+    python: str
+    flags: Flags
+    environment: dict[str, str]
+    identity: str = field(default_factory=lambda: f"draftproof-{secrets.token_hex(8)}")
+
+    @property
+    def speculative(self) -> bool:
+        return self.flags["speculative_algorithm"] is not None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.flags['host']}:{self.flags['port']}"
+
+    def command(self) -> list[str]:
+        """The command line. `weight_version` carries the identity: SGLang repeats it in every answer."""
+        # `python -m sglang.launch_server` runs the same server as `sglang serve`, without asking whether the
+        # model is a diffusion pipeline (sglang 0.5.23, cli/serve.py).
+        return [self.python, "-m", "sglang.launch_server", *_arguments({**self.flags, "weight_version": self.identity})]
+
+    def full_environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The whole environment of the server: what is inherited and harmless, then what we set."""
+        source = os.environ if inherited is None else inherited
+        return {k: v for k, v in source.items() if not k.startswith(_NEVER_INHERITED)} | self.environment
+
+    def record(self) -> dict[str, Any]:
+        """For the ledger: command and the variables that we set; not what was inherited, which may hold secrets."""
+        return {"command": self.command(), "environment": self.environment, "cleared": list(_NEVER_INHERITED)}
+
+    def digest(self) -> str:
+        """Hex SHA-256 of what decides how the server computes: everything but address and identity."""
+        return sha256_json([self.python, {k: v for k, v in self.flags.items() if k not in ("host", "port")}, self.environment])
+
+
+def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, port: int) -> Launch:
+    """The launch of a server, pure but for asking torch whether there is a GPU. Raises BadInput for a GPU that is not there."""
+    device = place(config.device).device
+    return Launch(
+        python=config.python or sys.executable,
+        flags={**_common(config, device, target, port), **_speculation(config, device, drafter, steps)},
+        environment=_environment(config, device),
+    )
+
+
+def _common(config: DeployConfig, device: Literal["cpu", "cuda"], target: Path, port: int) -> Flags:
+    cpu = device == "cpu"
+    # Graphs for fewer requests than are served would leave the others without.
+    graphs: Flags = {"cuda_graph_backend_decode": "disabled"} if cpu else {"cuda_graph_max_bs_decode": config.max_running_requests}
+    return {
+        "model_path": str(target),
+        "served_model_name": config.served_name or target.name,
+        "host": config.host,
+        "port": config.port or port,
+        "device": device,
+        "tp_size": 1,
+        "dp_size": 1,
+        "pp_size": 1,
+        "load_format": "safetensors",  # never a pickle
+        "trust_remote_code": False,
+        "skip_tokenizer_init": not config.tokenizer,
+        "dtype": config.dtype,
+        "quantization": None,
+        "kv_cache_dtype": config.kv_dtype,
+        "context_length": config.context_length,
+        "max_running_requests": config.max_running_requests,
+        "max_total_tokens": config.max_total_tokens,
+        "mem_fraction_static": config.mem_fraction_static,
+        "chunked_prefill_size": config.chunked_prefill_size,
+        "page_size": config.page_size,
+        "schedule_policy": "fcfs",
+        "schedule_conservativeness": 1.0,
+        "radix_eviction_policy": "lru",
+        "disable_radix_cache": config.disable_radix_cache,
+        "disable_overlap_schedule": cpu,
+        "enable_mixed_chunk": False,
+        "num_continuous_decode_steps": 1,
+        "attention_backend": _attention(config, device),
+        "sampling_backend": "pytorch",
+        "enable_torch_compile": False,
+        "enable_deterministic_inference": False,
+        **graphs,
+        "cuda_graph_backend_prefill": "disabled",
+        "random_seed": 0,
+        "sampling_defaults": "model",
+        "enable_metrics": config.metrics,
+        "sleep_on_idle": True,  # an idle server leaves the cores to the other one of a comparison
+        "skip_server_warmup": True,  # readiness is a generation of our own
+    }
+
+
+def _speculation(config: DeployConfig, device: Literal["cpu", "cuda"], drafter: Path | None, steps: int | None) -> Flags:
+    plain = drafter is None and steps is None
+    return {
+        "speculative_algorithm": None if plain else config.algorithm,
+        "speculative_draft_model_path": None if drafter is None else str(drafter),
+        "speculative_draft_load_format": None if plain else "safetensors",
+        "speculative_draft_model_quantization": config.draft_quantisation,
+        "speculative_num_steps": steps,
+        "speculative_eagle_topk": None if plain else config.topk,
+        "speculative_num_draft_tokens": None if steps is None else config.draft_tokens or steps + 1,
+        "speculative_draft_window_size": None if plain else config.draft_window,
+        "speculative_draft_sink_size": None,
+        "speculative_draft_attention_backend": None if plain else _attention(config, device),
+        "speculative_draft_kv_cache_dtype": None if plain else config.kv_dtype,
+        "speculative_attention_mode": "prefill",
+        "speculative_accept_threshold_single": 1.0,
+        "speculative_accept_threshold_acc": 1.0,
+        "speculative_use_rejection_sampling": False,
+        "speculative_use_block_verification": False,
+        "speculative_token_map": None,
+        "speculative_adaptive": False,
+        "enable_multi_layer_eagle": False,
+    }
+
+
+def _attention(config: DeployConfig, device: Literal["cpu", "cuda"]) -> str:
+    return config.attention_backend or {"cpu": CPU_ATTENTION, "cuda": "triton"}[device]
+
+
+def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[str, str]:
+    threads = str(config.threads or os.cpu_count() or 1)
+    common = {
+        "OMP_NUM_THREADS": threads,
+        "PYTHONSAFEPATH": "1",  # the working directory shadows nothing
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",  # a server that dies leaves its whole log
+        "HF_HUB_OFFLINE": "1",  # target and drafter are folders
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if device == "cuda":
+        return common
+    return common | {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_PLATFORM": CPU_PLATFORM,
+        "SGLANG_PLUGINS": CPU_PLATFORM,
+        # Without it the first speculative request compiles for half a minute (facts/sglang.md).
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+
+
+def _arguments(flags: Flags) -> list[str]:
+    """`ServerArgs` fields as command-line arguments: True is a bare flag, False and None are the default."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        option = _SPELLING.get(name, "--" + name.replace("_", "-"))
+        words += [option] if value is True else [option, str(value)]
+    return words
+
+
+_SPELLING: dict[str, str] = {}
