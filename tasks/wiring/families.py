@@ -99,9 +99,7 @@ def family_of_config(config: Mapping[str, Any], where: str = "config.json") -> F
     architectures = config.get("architectures") or []
     if not architectures:
         return found
-    if str(config["model_type"]) not in found.architectures.get(
-        str(architectures[0]), ()
-    ):
+    if str(config["model_type"]) not in found.architectures.get(str(architectures[0]), ()):
         raise BadInput(
             where,
             found=f"architecture {architectures[0]!r} with model_type {config['model_type']!r}",
@@ -113,12 +111,7 @@ def family_of_config(config: Mapping[str, Any], where: str = "config.json") -> F
 
 def supported_model_types() -> list[str]:
     """Every `model_type` of the table."""
-    return [
-        model_type
-        for f in FAMILIES
-        for types in f.architectures.values()
-        for model_type in types
-    ]
+    return [model_type for f in FAMILIES for types in f.architectures.values() for model_type in types]
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,9 +120,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else config
 
 
-def check_draft_architecture(
-    config: Mapping[str, Any], where: str = "config.json"
-) -> None:
+def check_draft_architecture(config: Mapping[str, Any], where: str = "config.json") -> None:
     """Raises BadInput naming a drafter's architecture that is no EAGLE-3 drafter with a Llama layer."""
     architectures = [str(name) for name in config.get("architectures") or ["(none)"]]
     if _MLA_DRAFTER in architectures:
