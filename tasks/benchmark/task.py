@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from tasks.benchmark import Benchmark, CachedChoice, Prediction, Start, benchmark_drafter
 from tasks.benchmark.results import Row
 from tasks.config import BenchmarkConfig
+from tasks.report import Report
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
 
@@ -26,7 +27,7 @@ def benchmark(
     served: Mapping[str, object],
     prompts: Sequence[Sequence[int]],
     predicted: Mapping[int, Prediction],
-    start: Start,
+    starter: Callable[[Report], Start],
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     seed: int,
@@ -49,7 +50,7 @@ def benchmark(
         config,
         prompts=prompts,
         predicted=predicted,
-        start=start,
+        start=starter(run),
         dtype=dtype,
         served_tolerance=served_tolerance,
         choice=_choice(store, key),
