@@ -1,0 +1,1 @@
+"""Draftproof's additions to a serving environment: nothing here imports the pipeline."""
