@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tasks.verdict import BadInput
-from tasks.verify.rope import read_rope
 from tasks.wiring.families import check_draft_architecture
 from tasks.wiring.record import Rope
+from tasks.wiring.rope import resolve
 
 Form = Literal["sglang", "speculators", "original"]
 # LlamaConfig of transformers 5.19: both forms leave out what equals a default.
@@ -84,7 +84,7 @@ def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
         vocab_size=sizes["vocab_size"],
         draft_vocab_size=_size(config, "draft_vocab_size", None, where),
         max_position_embeddings=sizes["max_position_embeddings"],
-        rope=read_rope(layer, head_dim, where),
+        rope=resolve({**layer, "head_dim": head_dim}, where),
         num_features=_size(config, "num_aux_hidden_states", len(ids) if ids else _DEFAULT_FEATURES, where),
         layer_ids=ids,
         norm_before_residual=_flag(config, eagle, "norm_before_residual", where),

@@ -18,6 +18,7 @@ from tasks.verify.architecture import Architecture
 from tasks.verify.checkpoint import Checkpoint, check_tensors, slots
 from tasks.verify.memory import Unrolled
 from tasks.verify.rope import frequencies, rotate
+from tasks.wiring import vocabulary
 
 _LAYER = "layers.0."
 # Tensors that are no weight of the forward; the embedding is always the target's, as it is in an engine.
@@ -138,11 +139,10 @@ def load_drafter(checkpoint: Checkpoint, embedding: torch.Tensor, device: str = 
 
 
 def target_ids(checkpoint: Checkpoint) -> torch.Tensor:
-    """The target's token of each draft token, int64 [V]: `d2t` holds offsets. Raises BadInput when one is out of range."""
+    """The target's token of each draft token, int64 [V]; `static` judges them. Raises BadInput when one is out of range."""
     architecture = checkpoint.architecture
-    ids = torch.arange(architecture.draft_vocab_size)
-    if "d2t" in checkpoint.stored:
-        ids = ids + checkpoint.tensor("d2t").long()
+    d2t = checkpoint.tensor("d2t") if "d2t" in checkpoint.stored else torch.zeros(architecture.draft_vocab_size, dtype=torch.int64)
+    ids = vocabulary.target_ids(d2t)
     if int(ids.min()) < 0 or int(ids.max()) >= architecture.vocab_size:
         raise BadInput(
             f"{checkpoint.folder}: d2t",

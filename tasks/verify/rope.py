@@ -1,46 +1,13 @@
-"""Rotary position embedding, resolved from every form in which a config.json says it."""
+"""Rotary position embedding from resolved parameters (`tasks.wiring.rope`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
-from tasks.verdict import BadInput
 from tasks.wiring.record import Rope
-
-# transformers 5.19: LlamaConfig.default_theta; a config without any theta gets it in silence.
-DEFAULT_THETA = 10000.0
-_SCALING_KEYS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-
-
-def read_rope(config: Mapping[str, Any], head_dim: int, where: str) -> Rope:
-    """The resolved parameters of `rope_parameters` (transformers 5) or `rope_theta` with `rope_scaling` (before).
-
-    Raises BadInput for a type that is not supported, or values that are no positive numbers.
-    """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, Mapping):
-        raise BadInput(f"{where}: rope_parameters", found=given, expected="a mapping or null", do="Mend the config.")
-    kind = str(given.get("rope_type") or given.get("type") or "default")
-    if kind not in _SCALING_KEYS or given.get("partial_rotary_factor", 1.0) != 1.0:
-        found = kind if kind not in _SCALING_KEYS else "partial_rotary_factor"
-        raise BadInput(f"{where}: RoPE", found=found, expected=f"one of {', '.join(_SCALING_KEYS)}", do="Other kinds are not supported.")
-    values = {key: _positive(given.get(key), f"{where}: RoPE {key}") for key in _SCALING_KEYS[kind]}
-    theta = given.get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
-    return Rope(theta=_positive(theta, f"{where}: rope_theta"), type=kind, head_dim=head_dim, scaling=values)
-
-
-def _positive(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf):
-        raise BadInput(where, found=value, expected="a positive number", do="Mend the config.")
-    return float(value)
 
 
 def frequencies(rope: Rope) -> torch.Tensor:
