@@ -40,14 +40,24 @@ def ratio_of_sums(
 ) -> Interval:
     """Bootstrap interval of sum(numerators) / sum(denominators), resampled by unit (a conversation, a prompt).
 
-    The units are resampled whole, so that what repeats within one does not narrow the interval.
+    The units are resampled whole, so that what repeats within one does not narrow the interval. With few units the
+    percentiles lie further out, as Student's t does (the "expanded percentile interval" of Hesterberg, The American
+    Statistician 69, 2015): plain percentiles of 10 units hold the truth in 88% of cases, these in 94%.
     Raises ValueError when the lengths differ, are zero, or the denominators sum to zero.
     """
     top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if top.shape != bottom.shape or top.size == 0 or bottom.sum() == 0:
         raise ValueError(f"no ratio of {top.size} numerators to {bottom.size} denominators that sum to {bottom.sum()}")
+    tail = _expanded_tail(top.size, level)
     picks = np.random.default_rng(seed).integers(0, top.size, (draws, top.size))
     drawn = bottom[picks].sum(1)
     ratios = top[picks].sum(1)[drawn > 0] / drawn[drawn > 0]
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(ratios, [tail, 1 - tail])
     return Interval(value=float(top.sum() / bottom.sum()), low=float(low), high=float(high), level=level)
+
+
+def _expanded_tail(units: int, level: float) -> float:
+    """Probability beyond each end of a percentile interval over `units` resampled units; 0 for a single one."""
+    from scipy.stats import norm, t
+
+    return float(norm.cdf(-np.sqrt(units / (units - 1)) * t.ppf((1 + level) / 2, units - 1))) if units > 1 else 0.0
