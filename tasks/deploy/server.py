@@ -133,10 +133,11 @@ class Server:
     def check_alive(self) -> None:
         """Raises MachineTrouble, with the log's tail, when one of the server's processes has ended."""
         assert self._supervisor is not None and self._record is not None
-        status = self._supervisor.poll()
-        if status is not None:
+        main, *others = self._record.processes
+        if not main.alive:
+            status = self._supervisor.wait(END_SECONDS)  # it ends the others first
             raise MachineTrouble(f"the {self.kind} server ended with status {status}\n{self._tail()}")
-        gone = [p.pid for p in self._record.processes if not p.alive]
+        gone = [p.pid for p in others if not p.alive]
         if gone:
             raise MachineTrouble(f"processes {gone} of the {self.kind} server are gone\n{self._tail()}")
 
