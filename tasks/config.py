@@ -92,6 +92,9 @@ class VerifyConfig(_Section):
     parity_samples: Positive = Field(default=24, description="Held-out conversations whose trainer logits are reproduced.")
     acceptance_prompts: Positive = Field(default=8, description="Held-out prompts that are decoded to predict the acceptance.")
     max_logit_difference: float = Field(default=1e-3, gt=0, description="Parity bound in float32.")
+    low_accuracy: Share = Field(
+        default=0.35, description="First-step accuracy below which a rightly wired drafter is called `quality` (WARN)."
+    )
 
 
 class DeployConfig(_Section):
