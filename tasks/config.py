@@ -62,6 +62,7 @@ class CaptureConfig(_Section):
 class TrainConfig(_Section):
     draft_vocab_size: Positive = Field(default=4096, description="Most frequent target tokens that the drafter can propose.")
     epochs: Positive = 3
+    optimizer: Literal["adamw", "muon"] = Field(default="adamw", description="`muon` turns the matrices; the norms stay with AdamW.")
     lr: float = Field(default=1e-3, gt=0)
     warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -77,6 +78,7 @@ class TrainConfig(_Section):
     )
     save_every_steps: Positive = Field(default=200, description="An interrupted training goes on from the last of these.")
     validate_every_epoch: bool = True
+    log_every_steps: Positive = Field(default=5, description="Optimizer steps per point of the curves.")
 
 
 class ExportConfig(_Section):
