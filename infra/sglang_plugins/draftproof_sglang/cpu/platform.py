@@ -13,8 +13,10 @@ class CpuTorchPlatform(CpuSRTPlatform):
     """Keeps the CPU's enum: SGLang's tree code refuses an out-of-tree one (`kernels/ops/speculative/spec_tree.py`)."""
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
-        """Fill in the attention backend where none was asked for. Raises ValueError for `intel_amx`, whose kernels are missing here."""
-        if server_args.attention_backend == "intel_amx":
-            raise ValueError(f"--attention-backend intel_amx needs SGLang's native CPU kernels, which are not installed; use {BACKEND}")
-        if server_args.attention_backend is None:
+        """Put our backend where SGLang has put its default for x86-64.
+
+        That is `intel_amx` (`arg_groups/platform_hook.py`, `handle_cpu_backends`, which runs before), whose kernels are missing here, so
+        SGLang would turn it into `torch_native` later, which cannot speculate. Any other backend was asked for, and stays.
+        """
+        if server_args.attention_backend in (None, "intel_amx"):
             server_args.attention_backend = BACKEND
