@@ -22,18 +22,20 @@ _MISSING = "<not reported>"
 
 
 def compare(launch: Launch, info: Mapping[str, Any]) -> list[Check]:
-    """One check for each difference of asked and resolved, or the one PASS that there is none.
+    """What a running server resolved: `compare_flags`, and the KV pool that was really made.
 
     Args:
         info: `/server_info`: the resolved arguments, and what the scheduler made of them.
     """
+    return [*compare_flags(launch, info), _pool(launch, info)]
+
+
+def compare_flags(launch: Launch, resolved: Mapping[str, Any]) -> list[Check]:
+    """One FAIL for each difference of asked and resolved, or the one PASS that there is none."""
     asked = {**launch.flags, "weight_version": launch.identity}
-    differences = [c for name, value in asked.items() if (c := _difference(name, value, _resolved(name, info))) is not None]
-    differences += [c for c in (_pool(launch, info),) if c is not None]
-    if differences:
-        return differences
+    differences = [c for name, value in asked.items() if (c := _difference(name, value, _resolved(name, resolved))) is not None]
     message = f"{len(asked)} settings are resolved as asked"
-    return [Check(name="launch flags", verdict=Outcome.PASS, message=message, numbers={"settings": len(asked)})]
+    return differences or [Check(name="launch flags", verdict=Outcome.PASS, message=message, numbers={"settings": len(asked)})]
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -62,15 +64,15 @@ def _difference(name: str, asked: Any, resolved: Any) -> Check | None:
     )
 
 
-def _pool(launch: Launch, info: Mapping[str, Any]) -> Check | None:
-    """The KV pool that was really made: `max_total_tokens` is an upper bound that the memory may not carry."""
+def _pool(launch: Launch, info: Mapping[str, Any]) -> Check:
+    """`max_total_tokens` is only an upper bound: the memory may carry fewer."""
     asked, got = launch.flags["max_total_tokens"], info.get("max_total_num_tokens", _MISSING)
-    if got == asked:
-        return None
+    good = got == asked
     return Check(
         name="KV pool",
-        verdict=Outcome.FAIL,
-        kind=Kind.LAUNCH_FLAGS,
-        message=f"max_total_tokens: asked {asked}, the pool has {got}; raise mem_fraction_static or lower max_total_tokens",
+        verdict=Outcome.PASS if good else Outcome.FAIL,
+        kind=None if good else Kind.LAUNCH_FLAGS,
+        message=f"max_total_tokens: asked {asked}, the pool has {got}"
+        + ("" if good else "; raise mem_fraction_static or lower max_total_tokens"),
         numbers={"flag": "max_total_tokens", "asked": asked, "got": got},
     )

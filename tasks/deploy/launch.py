@@ -168,7 +168,7 @@ def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[s
         "TOKENIZERS_PARALLELISM": "false",
     }
     if device == "cuda":
-        return common
+        return common | {"SGLANG_PLUGINS": "none"}  # the name of no plugin: nothing that happens to be installed hooks itself in
     return common | {
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_PLATFORM": CPU_PLATFORM,

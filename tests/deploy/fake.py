@@ -45,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         meta = dict(weight_version=flags["weight_version"], completion_tokens=n, prompt_tokens=len(body["input_ids"]), cached_tokens=0)
         meta["finish_reason"] = {"type": "length", "length": n}
         if flags.get("speculative_num_steps") and mode != "silent":
-            meta.update(spec_verify_ct=n - 1, spec_num_correct_drafts=0, spec_num_proposed_drafts=n - 1, spec_correct_drafts_histogram=[n - 1, 0])
+            meta.update(spec_verify_ct=n - 1, spec_num_correct_drafts=0)
+            meta.update(spec_num_proposed_drafts=n - 1, spec_correct_drafts_histogram=[n - 1, 0])
         self.answer({"output_ids": [5] * n, "meta_info": meta})
 ThreadingHTTPServer((flags["host"], flags["port"]), Handler).serve_forever()
 """

@@ -104,7 +104,7 @@ def test_a_setting_that_the_server_changed_fails_the_contract(start: Start) -> N
 
 
 def test_a_start_that_dies_shows_the_end_of_its_log(start: Start) -> None:
-    with pytest.raises(MachineTrouble, match="status 7(.|\n)*made of cheese"):
+    with pytest.raises(MachineTrouble, match=r"status 7(.|\n)*made of cheese"):
         start("die")
     assert records() == []
 
