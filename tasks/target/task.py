@@ -14,7 +14,7 @@ def target(run: StageRun, *, config: TargetConfig, store: Store) -> TargetProduc
     """The target's folder, fingerprinted."""
     product = prepare_target(config, store=store, report=run)
     sizes = product.print
-    run.tag({"draftproof.target_sha256": product.sha256})
+    run.pipeline_tag({"draftproof.target_sha256": product.sha256})
     run.log({"layers": sizes.num_layers, "hidden_size": sizes.hidden_size, "vocab_size": sizes.vocab_size})
     run.refer({"target": (product.folder, product.sha256)})
     return product
