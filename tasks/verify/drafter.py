@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -50,10 +50,12 @@ class Drafter:
         self.embedding = embedding.to(device, torch.float32)
         self._frequencies = frequencies(architecture.rope).to(device)
 
-    def changed(self, *, weights: Mapping[str, torch.Tensor] | None = None, **flags: object) -> Drafter:
-        """A drafter with some weights or fields of its architecture replaced: what the diagnosis tries."""
-        architecture = replace(self.architecture, **flags)  # type: ignore[arg-type]
-        return Drafter(architecture, {**self.weights, **(weights or {})}, self.target_ids_V, self.embedding, self.device)
+    def changed(
+        self, *, weights: Mapping[str, torch.Tensor] | None = None, target_ids_V: torch.Tensor | None = None, **flags: Any
+    ) -> Drafter:
+        """A drafter with some weights, the vocabulary map or fields of its architecture replaced: what the diagnosis tries."""
+        ids = self.target_ids_V if target_ids_V is None else target_ids_V
+        return Drafter(replace(self.architecture, **flags), {**self.weights, **(weights or {})}, ids, self.embedding, self.device)
 
     def hidden(self, features_BSnH: torch.Tensor) -> torch.Tensor:
         """The features, joined into the layer's input [B, S, H]."""
@@ -89,12 +91,15 @@ class Drafter:
         """The head over normed states [..., H]: draft logits [..., V]."""
         return F.linear(final, self.weights["lm_head.weight"])
 
-    def unroll(self, tokens_BS: torch.Tensor, features_BSnH: torch.Tensor, steps: int, *, serving: bool = False) -> Iterator[torch.Tensor]:
+    def unroll(
+        self, tokens_BS: torch.Tensor, features_BSnH: torch.Tensor, steps: int, *, serving: bool = False, advance: int = 1
+    ) -> Iterator[torch.Tensor]:
         """Teacher-forced draft steps over whole sequences: yields the normed states [B, S-1, H] of steps 0, 1, ….
 
         At step k, index j has taken x[j+1+k] and predicts x[j+2+k]; it attends to step 0 up to j and to its own
         chain. Entries with j+1+k >= S are padding. Positions start at 1 as in training (speculators 0.9.0,
         eagle3/data.py), with `serving` at 0 as in SGLang; an attention window moves along with the chain only there.
+        `advance`: by how much a draft step moves the position; only a hypothesis of the diagnosis says other than 1.
         """
         tokens = tokens_BS.to(self.device)
         hidden = self.hidden(features_BSnH[:, :-1].to(self.device, torch.float32))
@@ -103,7 +108,7 @@ class Drafter:
         memory = Unrolled(self.architecture.attention_window, moving=serving)
         for k in range(steps):
             padded = F.pad(tokens[:, 1 + k :], (0, k))[:, :length]
-            final, hidden = self.step(padded, hidden, positions + k, memory)
+            final, hidden = self.step(padded, hidden, positions + k * advance, memory)
             yield final
 
     def _heads(self, joined: torch.Tensor, which: str, heads: int) -> torch.Tensor:

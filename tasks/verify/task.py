@@ -9,6 +9,7 @@ from tasks.config import VerifyConfig
 from tasks.products import DrafterProduct, TrainProduct
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest, versions
+from tasks.verdict import ProofFailed
 from tasks.verify import HeldOut, Verification, verify_drafter
 from tasks.wiring.target import TargetForward
 
@@ -31,7 +32,10 @@ def verify(
     steps: Sequence[int],
     store: Store,
 ) -> Verification:
-    """What the drafter as exported computes, against the trainer; kept by content like every product, whatever it says."""
+    """What the drafter as exported computes, against the trainer; kept by content like every product, whatever it says.
+
+    Raises ProofFailed when a link of the proof is broken.
+    """
     key = store.key(
         "verify",
         {
@@ -68,6 +72,10 @@ def verify(
     file = store.folder("verify", key) / str(store.make("verify", key, build)["file"])
     found = Verification.model_validate_json(file.read_text(encoding="utf-8"))
     run.log({name.removeprefix("verify."): value for name, value in found.metrics.items()})
-    run.tag({"draftproof.verify_device": found.device, "draftproof.verdict": found.verdict.verdict})
+    run.headline(found.metrics)
+    run.pipeline_tag({"draftproof.verify_device": found.device})
+    run.verdict(found.verdict)
     run.text(_FILE, found.model_dump_json(indent=1))
+    if found.verdict.verdict.exit_status:
+        raise ProofFailed(found.verdict)
     return found

@@ -1,0 +1,203 @@
+"""Which known mis-wiring fits the numbers: by the trainer's logits where there are any, else by likelihood.
+
+With logits the right hypothesis makes the difference vanish, so one row decides. Without, each hypothesis is scored
+by the mean log-likelihood of the target's tokens, and compared with the declared wiring by a paired test over
+conversations; what cannot be told apart from the best one is named with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+
+from tasks.report import Report
+from tasks.verdict import Check, Outcome
+from tasks.verify import static
+from tasks.verify.drafter import Drafter
+from tasks.verify.features import Features
+from tasks.verify.hypotheses import Hypothesis, Wiring, hypotheses
+from tasks.verify.results import Diagnosis, HeldOut, HypothesisResult
+from tasks.wiring.kinds import Kind
+from tasks.wiring.probes import Probe
+
+# A subsample that decides in two minutes on two cores for a 135M target.
+_CONVERSATIONS, _TOKENS, _STEPS = 16, 192, 3
+# A wiring has to gain so many nats per token to be a fault, and be this unlikely to do so by chance, after
+# Bonferroni's correction. Measured: a wrong RoPE theta can gain a few thousandths by luck (`facts/speculators.md`).
+_GAIN, _CHANCE, _APART = 0.02, 0.01, 0.05
+# Part of a likelihood that is spread evenly: a token that cannot be drafted costs a bounded amount.
+_EVEN = 0.01
+# Features computed anew differ from stored ones by bfloat16's rounding; logits then differ by well under this share
+# of their spread, and by more than it under any known mis-wiring.
+_ROUNDING = 0.2
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Features of one conversation at all boundaries [S, L+1, H], then the normed last state [S, H] for lack of a boundary."""
+
+    tokens_S: torch.Tensor
+    supervised_S: torch.Tensor
+    everywhere_SLH: torch.Tensor
+    normed_SH: torch.Tensor | None
+
+
+@torch.inference_mode()
+def diagnose(
+    drafter: Drafter, features: Features, probes: Sequence[Probe], rows: Sequence[HeldOut], *, bound: float, report: Report
+) -> Diagnosis:
+    """Try every hypothesis on a subsample. Says so when none fits."""
+    declared = Wiring(drafter, tuple(features.fed), tuple(range(len(features.fed))))
+    facts = features.target.facts
+    tried = hypotheses(declared, facts.num_layers, lambda b: static.what_to_set(b, drafter.architecture, facts))
+    if probes:
+        return _by_logits(declared, tried, features, probes[0], bound, report)
+    return _by_likelihood(declared, tried, features, rows[:_CONVERSATIONS], report)
+
+
+def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
+    """The checks, with the diagnosis as one of them, and its kind and message on the links that broke without a name."""
+    best = found.hypotheses[0] if found.named else None
+    kind = best.kind if best else Kind.TENSORS
+    named = [
+        check.model_copy(update={"kind": kind, "message": f"{check.message} {found.message}"})
+        if check.verdict is Outcome.FAIL and check.kind is None
+        else check
+        for check in checks
+    ]
+    if best is None or any(check.verdict is Outcome.FAIL for check in checks):
+        return named
+    numbers = {"method": found.method, "named": found.named, "score": best.score, "p_value": best.p_value}
+    return [*named, Check(name="diagnosis", verdict=Outcome.FAIL, kind=best.kind, message=found.message, numbers=numbers)]
+
+
+def _by_logits(declared: Wiring, tried: Sequence[Hypothesis], features: Features, probe: Probe, bound: float, report: Report) -> Diagnosis:
+    length = len(probe.token_ids_S)
+    everywhere = features.at(probe.token_ids_S.tolist(), range(features.target.facts.num_layers + 1))
+    row = _Row(probe.token_ids_S, torch.ones(length, dtype=torch.bool), everywhere, None)
+    results = []
+    for i, hypothesis in enumerate(tried):
+        wiring = hypothesis.change(declared)
+        if hypothesis.kind is Kind.VOCAB_MAP or wiring.normed_last:
+            continue
+        stored = wiring.boundaries == declared.boundaries
+        fed = _arranged(probe.features_SnH.float(), wiring) if stored else _fed(row, wiring)
+        difference = _difference(wiring, probe, fed)
+        allowed = bound if stored else _ROUNDING * float(probe.logits_KPV.std())
+        results.append(
+            HypothesisResult(name=hypothesis.name, kind=hypothesis.kind, score=difference, fits=difference <= allowed, do=hypothesis.do)
+        )
+        report.progress(i + 1, len(tried), "hypotheses")
+    results.sort(key=lambda result: (not result.fits, result.score))
+    named = [result.name for result in results if result.fits]
+    return Diagnosis(
+        method="logits",
+        positions=len(probe.positions_P),
+        conversations=1,
+        hypotheses=results,
+        named=named,
+        message=_message(results, named, "the largest logit difference falls to {score:.2g}"),
+    )
+
+
+def _difference(wiring: Wiring, probe: Probe, fed_SnH: torch.Tensor) -> float:
+    steps, positions = len(probe.logits_KPV), probe.positions_P
+    unrolled = wiring.drafter.unroll(probe.token_ids_S[None], fed_SnH[None], steps, advance=wiring.advance)
+    differences = [
+        float((wiring.drafter.logits(final[0, positions]) - probe.logits_KPV[k].to(final)).abs().max()) for k, final in enumerate(unrolled)
+    ]
+    return max(differences)
+
+
+def _by_likelihood(
+    declared: Wiring, tried: Sequence[Hypothesis], features: Features, items: Sequence[HeldOut], report: Report
+) -> Diagnosis:
+    rows = [row for item in items if (row := _row(item, features)) is not None]
+    if len(rows) < 2:
+        message = f"{len(rows)} conversations are too few to compare wirings on."
+        return Diagnosis(method="likelihood", positions=0, conversations=len(rows), hypotheses=[], named=[], message=message)
+    base = _likelihoods(declared, rows)
+    scored: list[tuple[HypothesisResult, np.ndarray]] = []
+    for i, hypothesis in enumerate(tried):
+        gains = _likelihoods(hypothesis.change(declared), rows) - base
+        chance = min(1.0, _chance(gains) * len(tried))
+        fits = float(gains.mean()) >= _GAIN and chance <= _CHANCE
+        result = HypothesisResult(
+            name=hypothesis.name, kind=hypothesis.kind, score=float(gains.mean()), p_value=chance, fits=fits, do=hypothesis.do
+        )
+        scored.append((result, gains))
+        report.progress(i + 1, len(tried), "hypotheses")
+    scored.sort(key=lambda entry: (not entry[0].fits, -entry[0].score))
+    best = scored[0][1]
+    named = [result.name for result, gains in scored if result.fits and _chance(best - gains) > _APART]
+    results = [result for result, _ in scored]
+    return Diagnosis(
+        method="likelihood",
+        positions=sum(int(row.supervised_S.sum()) for row in rows),
+        conversations=len(rows),
+        hypotheses=results,
+        named=named,
+        message=_message(results, named, "the target's tokens become more likely by {score:.3f} nats each"),
+    )
+
+
+def _message(results: Sequence[HypothesisResult], named: Sequence[str], evidence: str) -> str:
+    if not named:
+        return f"None of {len(results)} known mis-wirings fits: the weights or the data are others than those it was trained with."
+    best = results[0]
+    also = f" The data cannot tell it from: {', '.join(named[1:])}." if len(named) > 1 else ""
+    return f"Known mis-wiring that fits: {best.name} ({evidence.format(score=best.score)}). {best.do}{also}"
+
+
+def _chance(differences: np.ndarray) -> float:
+    """One-sided p of a mean at or below zero; equal differences that are no zeros leave no doubt."""
+    if float(differences.std()) == 0.0:
+        return 0.0 if float(differences.mean()) > 0 else 1.0
+    return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
+
+
+def _row(item: HeldOut, features: Features) -> _Row | None:
+    tokens = item.tokens[:_TOKENS]
+    supervised = torch.zeros(len(tokens), dtype=torch.bool)
+    for start, stop in item.spans:
+        supervised[start:stop] = True
+    supervised[: _STEPS + 1] = False
+    if not bool(supervised.any()):
+        return None
+    last = features.target.facts.num_layers
+    return _Row(torch.tensor(tokens), supervised, features.at(tokens, range(last + 1)), None)
+
+
+def _fed(row: _Row, wiring: Wiring) -> torch.Tensor:
+    return _arranged(row.everywhere_SLH[:, list(wiring.boundaries)], wiring)
+
+
+def _arranged(features_SnH: torch.Tensor, wiring: Wiring) -> torch.Tensor:
+    ordered = features_SnH[:, list(wiring.order)]
+    return ordered.roll(wiring.late, 0) if wiring.late else ordered
+
+
+def _likelihoods(wiring: Wiring, rows: Sequence[_Row]) -> np.ndarray:
+    """Mean log-likelihood of the supervised tokens over all steps, per conversation."""
+    vocabulary = len(wiring.drafter.embedding)
+    to_draft = torch.full((vocabulary,), -1)
+    ids = wiring.drafter.target_ids_V.cpu()
+    kept = (ids >= 0) & (ids < vocabulary)
+    to_draft[ids[kept]] = torch.arange(len(ids))[kept]
+    return np.array([_likelihood(wiring, row, to_draft, vocabulary) for row in rows])
+
+
+def _likelihood(wiring: Wiring, row: _Row, to_draft: torch.Tensor, vocabulary: int) -> float:
+    total, count = 0.0, 0
+    for k, final in enumerate(wiring.drafter.unroll(row.tokens_S[None], _fed(row, wiring)[None], _STEPS, advance=wiring.advance)):
+        places = row.supervised_S[2 + k :].nonzero().flatten()
+        wanted = to_draft[row.tokens_S[places + 2 + k]]
+        shares = wiring.drafter.logits(final[0, places]).softmax(-1).cpu()
+        said = shares.gather(1, wanted.clamp(min=0)[:, None])[:, 0] * (wanted >= 0)
+        total += float(((1 - _EVEN) * said + _EVEN / vocabulary).log().sum())
+        count += len(places)
+    return total / max(count, 1)
