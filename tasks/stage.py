@@ -12,7 +12,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.report import Report
-from tasks.verdict import MachineTrouble
+from tasks.verdict import MachineTrouble, Verdict
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,8 +24,17 @@ class StageRun(Report, Protocol):
     def log(self, values: Mapping[str, float]) -> None:
         """Figures that are final."""
 
+    def headline(self, values: Mapping[str, float]) -> None:
+        """Figures of the pipeline's run itself, by the names of `design.md` (`train.accuracy_step0`, …)."""
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Keep every check with the stage's run, which is marked failed if it is no pass."""
+
     def tag(self, values: Mapping[str, str]) -> None:
         """Tags of the stage's run."""
+
+    def pipeline_tag(self, values: Mapping[str, str]) -> None:
+        """Tags of the pipeline's run and of the stage's."""
 
     def text(self, name: str, content: str) -> None:
         """A small artifact."""

@@ -15,6 +15,7 @@ from tasks.config import BenchmarkConfig
 from tasks.report import Report
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
+from tasks.verdict import ProofFailed, Verdict
 
 _FILE = "choice.json"
 
@@ -36,6 +37,7 @@ def benchmark(
     """Plain against speculative. The choice of the draft length is kept by content; plain and best are always measured again.
 
     `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found.
+    Raises ProofFailed when the measurement is invalid, or what is served is not what was predicted.
     """
     key = store.key(
         "benchmark",
@@ -59,6 +61,10 @@ def benchmark(
     )
     _keep_choice(store, key, found)
     _record(run, found)
+    verdict = Verdict.of("benchmark", found.checks, passed="the measurement is valid, and what is served is what was predicted")
+    run.verdict(verdict)
+    if verdict.verdict.exit_status:
+        raise ProofFailed(verdict)
     return found
 
 
@@ -100,6 +106,20 @@ def _record(run: StageRun, found: Benchmark) -> None:
             "identical": found.identical,
             "compared": found.compared,
             "failures": found.failures,
+        }
+    )
+    run.headline(
+        {
+            "verify.accept_length": found.predicted_accept_length,
+            "bench.accept_length": found.accept_length,
+            "bench.steps": found.steps,
+            "bench.baseline_tok_s": found.baseline_tok_s,
+            "bench.spec_tok_s": found.spec_tok_s,
+            "bench.speedup": found.speedup.value,
+            "bench.speedup_low": found.speedup.low,
+            "bench.speedup_high": found.speedup.high,
+            "bench.identical": found.identical,
+            "bench.compared": found.compared,
         }
     )
     run.text("benchmark.json", found.model_dump_json(indent=1, exclude={"rows"}))

@@ -17,6 +17,7 @@ def promotion(run: StageRun, *, client: MlflowClient, experiment: str, run_id: s
     """Register the drafter under the alias that the verdict allows. `run_id` is the pipeline's run."""
     made = promote(client, experiment=experiment, run_id=run_id, release=release, verdict=verdict)
     run.tag({"draftproof.alias": made.alias, "draftproof.version": made.version, "draftproof.reason": made.reason})
+    run.verdict(verdict)
     run.text("promotion.json", made.model_dump_json(indent=1))
     run.say(f"{made.model} version {made.version} is {made.alias}")
     return made

@@ -32,5 +32,6 @@ def train(
             "train_tokens_per_second": product.train_tokens_per_second,
         }
     )
+    run.headline({f"train.accuracy_step{k}": step.accuracy for k, step in enumerate(product.steps)})
     run.refer({"checkpoint": (product.folder / "checkpoint", product.sha256)})
     return product

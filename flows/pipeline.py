@@ -1,0 +1,105 @@
+"""A whole run: the ledger around the chain, and what is written at the end however it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import yaml
+
+from flows.chain import Chain
+from flows.outcome import RunReport
+from flows.progress import Watcher
+from flows.session import Session
+from flows.story import describe
+from tasks.config import Config
+from tasks.ledger import Ledger, Run, open_ledger
+from tasks.promote.task import promotion
+from tasks.store import Store, home
+from tasks.verdict import DraftproofError, ProofFailed, Verdict
+
+_PROJECT = Path(__file__).resolve().parent.parent
+_LARGEST_LOG = 2_000_000  # bytes of a server's log that are worth an upload
+
+
+def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, flow_run_id: str) -> RunReport:
+    """Run every stage, and write verdict, figures and description to MLflow whatever the verdict is.
+
+    Bad input, the machine's trouble and a broken proof are in the report; anything else is raised, after the
+    runs were closed. Raises DraftproofError only where no run could be opened in the ledger.
+    """
+    ledger = open_ledger(config.target.name)
+    store = Store(refresh=frozenset(refresh))
+    tags = {"draftproof.commit": commit(), "draftproof.flow_run_id": flow_run_id}
+    with ledger.run(time.strftime("%Y-%m-%d %H:%M:%S"), tags) as run:
+        run.params(config.model_dump(mode="json"))
+        run.text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        session = Session(run, watcher, store)
+        logs = home() / "runs" / run.id
+        chain = Chain(config, session, store, logs)
+        report = _conclude(chain, session, ledger)
+        _write(run, report, logs)
+    return report
+
+
+def _conclude(chain: Chain, session: Session, ledger: Ledger) -> RunReport:
+    """The chain's verdict, or what stopped it; a drafter that exists is registered either way."""
+    verdict: Verdict | None
+    try:
+        verdict = chain.prove()
+        outcome = RunReport.of_verdict(verdict)
+    except ProofFailed as error:
+        verdict = error.verdict.model_copy(update={"checks": [*chain.checks, *error.verdict.checks]})
+        outcome = RunReport.of_verdict(verdict)
+    except DraftproofError as error:
+        verdict = None
+        outcome = RunReport.of_error(error, session.current).model_copy(update={"checks": chain.checks})
+    outcome = _promoted(chain, session, ledger, outcome, verdict)
+    return outcome.model_copy(
+        update={
+            "drafter": chain.drafter.folder if chain.drafter else None,
+            "target": chain.target.folder if chain.target else None,
+            "mlflow_run_id": session.run.id,
+            "metrics": session.headlines,
+        }
+    )
+
+
+def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport, verdict: Verdict | None) -> RunReport:
+    release = chain.release()
+    if verdict is None or release is None:
+        return outcome
+    try:
+        with ledger.usable():
+            promotion(session, client=ledger.client, experiment=ledger.experiment, run_id=session.run.id, release=release, verdict=verdict)
+    except DraftproofError as error:
+        # Nothing was promoted: a passed proof has no champion to show for it.
+        return outcome if outcome.exit_status else RunReport.of_error(error, "promote")
+    return outcome
+
+
+def _write(run: Run, report: RunReport, logs: Path) -> None:
+    run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
+    run.text("verdict.json", report.model_dump_json(indent=1))
+    run.describe(describe(report))
+    for log in sorted(logs.glob("*.log")):
+        if log.stat().st_size <= _LARGEST_LOG:
+            run.file(log, "servers")
+    if report.exit_status:
+        run.fail()
+
+
+def commit() -> str:
+    """Git commit of the project, `+changes` where files differ from it; `unknown` outside of a checkout."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(_PROJECT), *arguments], capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

@@ -1,0 +1,91 @@
+"""`draftproof run`: the flow in this process, watched at the terminal, with what came of it at the end."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from flows.outcome import RunReport, write_json
+from flows.prefect_api import prefect_api
+from flows.progress import last_report, watch, watcher
+from flows.story import table
+from tasks.config import load
+from tasks.verdict import BadInput, DraftproofError, MachineTrouble
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], json: Path | None) -> int:
+    """The exit status. Whatever happens, short of a signal, `json` is written."""
+    try:
+        load(config, list(overrides))  # before anything is started
+        report = _flow(config.resolve(), overrides, refresh)
+    except DraftproofError as error:
+        write_json(json, RunReport.of_error(error, "config"))
+        raise
+    write_json(json, report)
+    _tell(report)
+    return report.exit_status
+
+
+def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str]) -> RunReport:
+    with prefect_api() as api:
+        # The server starts while these are imported, which takes as long.
+        from flows.train_verify_deploy import Parameters, StageName, train_verify_deploy
+
+        unknown = set(refresh) - set(get_args(StageName))
+        if unknown:
+            raise BadInput("--refresh", found=", ".join(sorted(unknown)), expected=", ".join(get_args(StageName)), do="Name a stage.")
+        parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=list(refresh))
+        api.wait()
+        with watch() as display:
+            watcher.set(display)
+            state = train_verify_deploy(parameters, return_state=True)
+    report = last_report.get()
+    if report is None:
+        state.result()  # raises what ended the flow: a fault of ours
+        raise AssertionError("a flow that ends without an error leaves a report")
+    return report
+
+
+def _tell(report: RunReport) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if report.metrics:
+        console.print(table(report))
+    if report.exit_status:
+        print(f"draftproof: {report.message}", file=sys.stderr)
+    if report.mlflow_run_id:
+        _tell_page(console, report.mlflow_run_id)
+    if report.drafter:
+        console.print(f"drafter: {report.drafter}", soft_wrap=True, highlight=False)
+
+
+def _tell_page(console: Console, run_id: str) -> None:
+    """The one command that opens the run's page, and the page."""
+    from tasks.ledger.store import connect, tracking_uri
+
+    uri = tracking_uri()
+    experiment = connect().get_run(run_id).info.experiment_id
+    server = uri if uri.startswith("http") else f"http://127.0.0.1:{_port()}"
+    console.print(f"this run in MLflow: {server.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}", soft_wrap=True, highlight=False)
+    if server != uri:
+        command = f"{Path(sys.executable).parent / 'mlflow'} ui --backend-store-uri {uri} --port {server.rpartition(':')[2]} --workers 1"
+        console.print(f"open it with: {command}", soft_wrap=True, highlight=False)
+
+
+def _port() -> int:
+    """5000 if it is free, as MLflow's own default, else any."""
+    for port in (5000, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise MachineTrouble("no free port on 127.0.0.1")

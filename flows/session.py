@@ -1,0 +1,91 @@
+"""One pipeline run as its stages see it: each has a run in the ledger and somebody who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.progress import Watcher
+from tasks.ledger import Run
+from tasks.stage import StageRun
+from tasks.store import Store
+from tasks.verdict import Verdict
+
+
+class Session:
+    """Opens the stages' runs below the pipeline's run. `current` is the stage that runs, or ran last."""
+
+    def __init__(self, run: Run, watcher: Watcher, store: Store) -> None:
+        self.run, self.watcher, self.store = run, watcher, store
+        self.current = "environment"
+        self.headlines: dict[str, float] = {}
+
+    def headline(self, values: Mapping[str, float]) -> None:
+        """Figures of the pipeline's run itself, known by the names of `design.md`."""
+        self.run.log(values)
+        self.headlines.update(values)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[StageRun]:
+        """Closed in the ledger and for the watcher by how the `with` statement is left."""
+        self.current = name
+        self.run.tag({"draftproof.stage": name})
+        self.watcher.begin(name)
+        outcome = "stopped"
+        try:
+            with self.run.child(name) as child:
+                yield _Listener(name, child, self)
+                cached = name in self.store.hits and name != "benchmark"  # there only the choice is kept
+                outcome = "cached" if cached else "done"
+                child.tag({"draftproof.cached": str(cached).lower()})
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self.watcher.end(name, outcome)
+
+
+class _Listener:
+    """Curves and figures go to the ledger, progress to the watcher, words to both the watcher and Prefect's log."""
+
+    def __init__(self, stage: str, run: Run, session: Session) -> None:
+        self._stage, self._run, self._session = stage, run, session
+
+    def progress(self, done: float, total: float, unit: str, measured: Mapping[str, float] | None = None) -> None:
+        self._session.watcher.progress(self._stage, done, total, unit, measured or {})
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        self._run.metrics(values, step)
+
+    def say(self, text: str) -> None:
+        from prefect.exceptions import MissingContextError
+        from prefect.logging import get_run_logger
+
+        self._session.watcher.say(self._stage, text)
+        try:
+            get_run_logger().info(text)
+        except MissingContextError:
+            return
+
+    def log(self, values: Mapping[str, float]) -> None:
+        self._run.log(values)
+
+    def headline(self, values: Mapping[str, float]) -> None:
+        self._session.headline(values)
+
+    def verdict(self, verdict: Verdict) -> None:
+        self._run.verdict(verdict)
+
+    def tag(self, values: Mapping[str, str]) -> None:
+        self._run.tag(values)
+
+    def pipeline_tag(self, values: Mapping[str, str]) -> None:
+        self._run.tag(values)
+        self._session.run.tag(values)
+
+    def text(self, name: str, content: str) -> None:
+        self._run.text(name, content)
+
+    def refer(self, files: Mapping[str, tuple[Path, str]]) -> None:
+        self._run.refer(files)

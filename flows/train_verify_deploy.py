@@ -1,0 +1,59 @@
+"""The flow `train-verify-deploy`: every stage in its order, each a Prefect task with a run of its own in MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from flows.outcome import RunReport
+from flows.pipeline import run_pipeline
+from flows.progress import PlainLines, last_report, watcher
+from flows.story import describe
+from tasks.config import Config, load
+from tasks.verdict import DraftproofError
+
+StageName = Literal["target", "data", "capture", "train", "export", "verify", "benchmark"]
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+class Parameters(BaseModel):
+    """What to run: a config file, with overrides, or a whole configuration."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    config_file: str | None = Field(default=None, description="YAML file; a relative path is relative to the project's folder.")
+    overrides: list[str] = Field(default=[], description="`section.key=value`, applied to the config file.")
+    config: Config | None = Field(default=None, description="A whole configuration, instead of a file.")
+    refresh: list[StageName] = Field(default=[], description="Stages that are done again even if their product is in the cache.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.config_file is None) == (self.config is None):
+            raise ValueError("give either config_file or config")
+        if self.config is not None and self.overrides:
+            raise ValueError("overrides need a config_file")
+        return self
+
+    def resolve(self) -> Config:
+        """The configuration. Raises BadInput."""
+        if self.config is not None:
+            return self.config
+        return load(_PROJECT / Path(str(self.config_file)).expanduser(), self.overrides)
+
+
+@flow(name="train-verify-deploy", persist_result=False)
+def train_verify_deploy(parameters: Parameters) -> Any:
+    """Train a drafter, prove it, serve it, measure it, and promote it if it is faster; the state says how it ended."""
+    listener = watcher.get() or PlainLines()
+    try:
+        report = run_pipeline(parameters.resolve(), refresh=parameters.refresh, watcher=listener, flow_run_id=str(flow_run.get_id()))
+    except DraftproofError as error:
+        report = RunReport.of_error(error, "ledger")
+    last_report.set(report)
+    create_markdown_artifact(key="verdict", markdown=describe(report), description="What the run proved, and its figures")
+    return report.state()
