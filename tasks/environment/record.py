@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.verdict import Check
+
+ProcessName = Literal["pipeline", "serving"]
 
 
 class _Record(BaseModel):
@@ -12,14 +16,15 @@ class _Record(BaseModel):
 
 
 class Interpreter(_Record):
-    """One interpreter that stages run in."""
+    """One kind of process that stages run in, and what its interpreter has."""
 
+    process: ProcessName
     executable: str
-    stages: list[str] = Field(description="Stages that run in it.")
     python: str = Field(description="Its version.")
     versions: dict[str, str | None] = Field(description="Distribution to version; null where it is not installed.")
     missing: dict[str, str] = Field(description="Module that a stage needs and cannot have, to the reason.")
-    tasks_from: str | None = Field(default=None, description="File that `tasks` is imported from; null where there is none.")
+    tasks_from: str | None = Field(description="File that `tasks` is imported from; null where there is none.")
+    seconds: float = Field(description="What the look took.")
 
 
 class Machine(_Record):
@@ -28,15 +33,18 @@ class Machine(_Record):
     platform: str
     cpu: str
     cpu_features: list[str] = Field(description="Of those that decide about speed and dtype.")
-    cores: int
+    cores: int = Field(description="That this process may use.")
     memory: int
     memory_available: int
-    disk_free: int
+    disk_free: int = Field(description="Where DRAFTPROOF_HOME lies.")
     gpus: list[str]
 
 
 class EnvironmentRecord(_Record):
+    """What was found, and a check for each need."""
+
     interpreters: list[Interpreter]
     machine: Machine
-    disk_needed: int = Field(description="Estimated from the config, in bytes.")
+    disk_needed: int | None = Field(description="Estimated from the config, in bytes; null = the target's sizes are not known yet.")
+    memory_needed: int = Field(description="Estimated from the config, in bytes.")
     checks: list[Check]

@@ -1,0 +1,162 @@
+"""The machine: what it has, and whether that is enough for a config. Linux only."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+from importlib import metadata
+from pathlib import Path
+
+from tasks.config import Config
+from tasks.environment.record import Machine
+from tasks.store import home
+from tasks.verdict import BadInput, MachineTrouble
+
+_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+
+# Beside the features: the target's folder, training checkpoints, logs, MLflow's files.
+_DISK_ALLOWANCE = 3 * 10**9
+
+# A SGLang 0.5.23 server without its weights: three processes that share most of their libraries (SmolLM2: 4.3 GB, of
+# which 0.5 are weights and 1.5 the cache and buffers of a large batch). Beside two of them the pipeline itself.
+_SERVER_MEMORY = 2_300_000_000
+_PIPELINE_MEMORY = 1_000_000_000
+
+_NO_PLACE = "Free some, or take a larger machine."
+
+
+def machine() -> Machine:
+    """Reads /proc; takes milliseconds."""
+    cpuinfo = _read("/proc/cpuinfo")
+    flags = set(re.findall(r"^(?:flags|Features)\s*: (.*)$", cpuinfo, re.M)[:1][0].split()) if "flags" in cpuinfo else set()
+    memory = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read("/proc/meminfo"), re.M))
+    total, available = int(memory["MemTotal"]) * 1024, int(memory["MemAvailable"]) * 1024
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if limit is not None:
+        total, available = min(total, limit), min(available, limit - (used or 0))
+    return Machine(
+        platform=platform.platform(),
+        cpu=next(iter(re.findall(r"^model name\s*: (.*)$", cpuinfo, re.M)), platform.machine()),
+        cpu_features=[feature for feature in _FEATURES if feature in flags],
+        cores=len(os.sched_getaffinity(0)),
+        memory=total,
+        memory_available=available,
+        disk_free=shutil.disk_usage(_existing(home())).free,
+        gpus=_gpus(),
+    )
+
+
+def hidden_size(source: str) -> int | None:
+    """The target's hidden size without loading anything; None where it is not known before a download."""
+    scheme, colon, name = source.partition(":")
+    if not colon:
+        return _hidden_size_of_folder(Path(source))
+    if scheme == "pypi":
+        return _hidden_size_of_package(name)
+    return None
+
+
+def disk_needed(config: Config) -> int | None:
+    """Bytes that a run writes, features first; None where the hidden size is not known yet (capture then checks).
+
+    conversations × tokens × (boundaries + last state) × hidden size × 2 bytes (bfloat16), as if every conversation
+    were as long as it may be; what lies in the cache of features already is not needed again.
+    """
+    hidden = hidden_size(config.target.source)
+    if hidden is None:
+        return None
+    tokens = config.data.conversations * (config.data.prompt_tokens + config.data.answer_tokens)
+    features = tokens * (len(config.capture.boundaries or [0, 0, 0]) + 1) * hidden * 2
+    return max(0, features - _size(home() / "cache" / "capture")) + _DISK_ALLOWANCE
+
+
+def memory_needed(config: Config) -> int:
+    """Bytes for the plain and the speculative server at the same time, with the target's weights in each, and the pipeline."""
+    source = Path(config.target.source)
+    weights = sum(path.stat().st_size for path in source.glob("*.safetensors")) if source.is_dir() else 0
+    return 2 * (_SERVER_MEMORY + weights) + _PIPELINE_MEMORY
+
+
+def need_memory(found: Machine, needed: int) -> None:
+    """Raises MachineTrouble, with the numbers, for too little free memory."""
+    if found.memory_available < needed:
+        raise MachineTrouble(
+            f"memory: {found.memory_available / 1e9:.1f} of {found.memory / 1e9:.1f} GB free; two servers and the pipeline "
+            f"need about {needed / 1e9:.1f} GB. {_NO_PLACE}"
+        )
+
+
+def need_port(config: Config) -> None:
+    """Raises MachineTrouble when the port that the config asks for is taken."""
+    if config.deploy.port is None:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((config.deploy.host, config.deploy.port))
+        except OSError as error:
+            raise MachineTrouble(
+                f"deploy.port: {config.deploy.host}:{config.deploy.port} cannot be used ({error.strerror}). "
+                "Stop what runs there (`draftproof deploy --stop` if it is ours), or set deploy.port: null for a free one."
+            ) from error
+
+
+def need_device(config: Config, found: Machine) -> None:
+    """Raises BadInput for a stage that asks for a GPU where there is none: verification would tell hours later."""
+    asked = {f"{name}.device": getattr(config, name).device for name in ("capture", "train", "verify", "deploy")}
+    for key, device in asked.items():
+        if device == "cuda" and not found.gpus:
+            raise BadInput(key, found="cuda, on a machine without an NVIDIA GPU", expected="cpu or auto", do=f"Set {key} to auto.")
+
+
+def _hidden_size_of_folder(folder: Path) -> int | None:
+    """From config.json; None where it says nothing readable (the target stage tells what is wrong with the folder)."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return int(config.get("text_config", config)["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _hidden_size_of_package(name: str) -> int | None:
+    """From the header of the package's GGUF file: `<architecture>.embedding_length`, type 4 (uint32), little-endian."""
+    try:
+        files = [Path(str(file.locate())) for file in metadata.files(name) or [] if file.suffix == ".gguf"]
+        with files[0].open("rb") as stream:
+            header = re.search(rb"\.embedding_length\x04\0\0\0(....)", stream.read(65536), re.S)
+    except (metadata.PackageNotFoundError, OSError, IndexError):
+        return None
+    return int.from_bytes(header[1], "little") if header else None
+
+
+def _gpus() -> list[str]:
+    """Names of NVIDIA GPUs by the driver's own files; torch would take seconds to say the same."""
+    told = [_read(str(path)) for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    names = [match[1].strip() for text in told if (match := re.search(r"^Model:\s*(.*)$", text, re.M))]
+    return names or [f"NVIDIA ({path.name})" for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _cgroup(name: str) -> int | None:
+    """A number of our control group (version 2); None without one, or without a limit."""
+    text = _read(f"/sys/fs/cgroup/{name}").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists: where it would be made."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
