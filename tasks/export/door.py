@@ -18,7 +18,7 @@ from tasks.report import Report
 from tasks.store import Store, code_digest, sha256_file, sha256_folder, versions, write_atomic
 from tasks.verdict import Check, Outcome, ProofFailed, Verdict
 from tasks.wiring.checkpoint_contract import CONFIG, WEIGHTS, check_served_form
-from tasks.wiring.families import family
+from tasks.wiring.families import Family, family
 from tasks.wiring.probes import FILE as PROBES
 from tasks.wiring.probes import Probe, write_probes
 from tasks.wiring.record import FILE as RECORD
@@ -38,10 +38,10 @@ def export_drafter(
     report: Report,
 ) -> DrafterProduct:
     """See the door, `tasks.export.export_drafter`."""
+    served_as = family(target_family, "target")
     rows = choose_rows(config, train)
     inputs = {
         "checkpoint": train.sha256,
-        "record": sha256_file(train.folder / RECORD) if (train.folder / RECORD).is_file() else None,
         "capture": capture.sha256,
         "logits": {str(row): sha256_file(row_file(train, row)) for row in rows},
         "steps": [step.model_dump() for step in train.steps],
@@ -55,7 +55,7 @@ def export_drafter(
         trained = read_trained(train)
         checks = check_inputs(trained, train=train, capture=capture, target=target, target_family=target_family)
         _stop_on_failure(checks)
-        _write(folder, config, trained, target, target_family, golden_probes(config, train, rows))
+        _write(folder, config, trained, served_as, target.print.num_layers, golden_probes(config, train, rows))
         checks += check_served_form(folder, read_json(target.folder / "config.json"))
         _stop_on_failure(checks)
         for check in checks:
@@ -67,8 +67,8 @@ def export_drafter(
     return DrafterProduct(folder=store.folder(STAGE, key), sha256=product["sha256"])
 
 
-def _write(folder: Path, config: ExportConfig, trained: Trained, target: TargetProduct, target_family: str, probes: list[Probe]) -> None:
-    converted = served_config(trained.config, family(target_family), target.print.num_layers, config.dtype)
+def _write(folder: Path, config: ExportConfig, trained: Trained, served_as: Family, num_layers: int, probes: list[Probe]) -> None:
+    converted = served_config(trained.config, served_as, num_layers, config.dtype)
     tensors = served_tensors(trained.tensors, getattr(torch, config.dtype))
     _stop_on_failure([part for part in (converted, tensors) if isinstance(part, Check)])
     # One key of metadata only: safetensors 0.8 writes several in any order.

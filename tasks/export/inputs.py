@@ -19,6 +19,7 @@ from tasks.wiring.kinds import Kind
 from tasks.wiring.record import TargetPrint, WiringRecord
 from tasks.wiring.served_config import broken, passed
 
+CHECKPOINT = "checkpoint"
 # What another value of each part of the target's print does to a drafter.
 _PRINT_KINDS = {
     "config": Kind.ARCHITECTURE_FLAGS,
@@ -44,7 +45,7 @@ class Trained:
 
 def read_trained(train: TrainProduct) -> Trained:
     """Raises BadInput when the checkpoint or the record cannot be read, or the checkpoint is no EAGLE-3 one."""
-    folder = train.folder / "checkpoint"
+    folder = train.folder / CHECKPOINT
     path = folder / "config.json"
     config = read_json(path)
     if config.get("speculators_model_type") != "eagle3":
@@ -55,7 +56,7 @@ def read_trained(train: TrainProduct) -> Trained:
         tensors = load_file(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise BadInput(str(folder / "model.safetensors"), found=error, expected="safetensors", do="Train again.") from error
-    return Trained(config, tensors, WiringRecord.read(train.folder))
+    return Trained(config, tensors, WiringRecord.read(folder))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tasks.wiring.record import Draft, WiringRecord
 from tasks.wiring.rope import resolve
 from tasks.wiring.served_config import IDS, TargetSizes, broken, fed_boundaries, flags, passed
 from tasks.wiring.translate import sglang_ids
-from tasks.wiring.vocabulary import hash_of, target_ids
+from tasks.wiring.vocabulary import hash_of, vocab_map
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act")
 
@@ -88,10 +88,10 @@ def _rope(draft: Draft, config: Mapping[str, Any]) -> Iterator[Check]:
 def _vocabulary(record: WiringRecord, d2t_D: torch.Tensor | None) -> Iterator[Check]:
     trained = record.vocab_map
     assert trained is not None
-    ids_D = torch.arange(trained.target_size) if d2t_D is None else target_ids(d2t_D)
-    if len(ids_D) == trained.draft_size and hash_of(ids_D) == trained.sha256:
+    found = vocab_map(d2t_D, trained.target_size)
+    if found == trained:
         return
     as_ids = d2t_D is not None and hash_of(d2t_D) == trained.sha256
     what = "d2t holds target ids where offsets are read" if as_ids else "d2t is not the map that the drafter was trained with"
-    message = f"{what}: hash {hash_of(ids_D)[:12]}…, trained {trained.sha256[:12]}…. Export the drafter again."
+    message = f"{what}: hash {found.sha256[:12]}…, trained {trained.sha256[:12]}…. Export the drafter again."
     yield broken("wiring record: vocabulary map", Kind.VOCAB_MAP, message, {"as_ids": as_ids})

@@ -21,9 +21,10 @@ def offsets(target_ids_D: torch.Tensor) -> torch.Tensor:
     return target_ids_D.to(torch.int64) - torch.arange(len(target_ids_D), dtype=torch.int64)
 
 
-def vocab_map(d2t_D: torch.Tensor, target_size: int) -> VocabMap:
-    """The map's entry in the wiring record."""
-    return VocabMap(draft_size=len(d2t_D), target_size=target_size, sha256=hash_of(target_ids(d2t_D)))
+def vocab_map(d2t_D: torch.Tensor | None, target_size: int) -> VocabMap:
+    """The map's entry in the wiring record; without `d2t` the draft vocabulary is the target's."""
+    ids_D = torch.arange(target_size) if d2t_D is None else target_ids(d2t_D)
+    return VocabMap(draft_size=len(ids_D), target_size=target_size, sha256=hash_of(ids_D))
 
 
 def hash_of(target_ids_D: torch.Tensor) -> str:
