@@ -49,38 +49,30 @@ def check_map(d2t_D: torch.Tensor, *, target_size: int, t2d_V: torch.Tensor | No
 def _complaint(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None) -> str | None:
     if d2t_D.ndim != 1 or not d2t_D.numel() or d2t_D.dtype not in (torch.int64, torch.int32):
         return f"d2t is {tuple(d2t_D.shape)} {d2t_D.dtype}: expected one integer offset per draft id. Export the drafter again."
-    ids_D = target_ids(d2t_D)
-    if bool((ids_D.diff() > 0).all()) and int(ids_D[0]) >= 0 and int(ids_D[-1]) < target_size:
-        return _against_t2d(d2t_D, ids_D, target_size, t2d_V)
-    if looks_like_ids(d2t_D, target_size, t2d_V):
-        return "d2t holds target ids; SGLang reads offsets and would add the draft id again. Store id - draft id."
-    low, high = int(ids_D.min()), int(ids_D.max())
-    falls = int((ids_D.diff() <= 0).sum())
-    return (
-        f"draft id + d2t spans {low}..{high} in a vocabulary of {target_size} and does not increase at {falls} places; "
-        "expected strictly increasing target ids in range. The map is not this drafter's: export it again."
-    )
-
-
-def _against_t2d(d2t_D: torch.Tensor, ids_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None) -> str | None:
-    if t2d_V is None:
-        return None
-    if t2d_V.shape != (target_size,):
+    if t2d_V is not None and t2d_V.shape != (target_size,):
         return f"t2d has shape {tuple(t2d_V.shape)} for a vocabulary of {target_size}. The map is not this target's: train again."
-    marked_D = t2d_V.nonzero().flatten()
-    if torch.equal(marked_D, ids_D):
+    ids_D = target_ids(d2t_D)
+    valid = _rises_within(ids_D, target_size)
+    if valid and (t2d_V is None or torch.equal(t2d_V.nonzero().flatten(), ids_D)):
         return None
-    if torch.equal(marked_D, d2t_D.to(torch.int64)):
-        return "d2t holds the target ids that t2d marks; SGLang reads offsets and would add the draft id again. Store id - draft id."
-    common = int(t2d_V[ids_D].bool().sum())
-    return f"d2t and t2d disagree: {common} of {len(ids_D)} target ids are marked in t2d, which marks {len(marked_D)}. Train again."
+    if _looks_like_ids(d2t_D.long(), target_size, t2d_V, valid):
+        return "d2t holds target ids; SGLang reads offsets and would add the draft id again. Store id - draft id."
+    if not valid:
+        return (
+            f"draft id + d2t spans {int(ids_D.min())}..{int(ids_D.max())} in a vocabulary of {target_size} and does not increase at "
+            f"{int((ids_D.diff() <= 0).sum())} places; expected strictly increasing target ids in range. Export the drafter again."
+        )
+    assert t2d_V is not None
+    marked, common = int(t2d_V.sum()), int(t2d_V[ids_D].sum())
+    return f"d2t and t2d disagree: {common} of {len(ids_D)} target ids are among the {marked} that t2d marks. Train again."
 
 
-def looks_like_ids(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None = None) -> bool:
-    """Whether `d2t` reads as target ids: the ids t2d marks, or strictly increasing ids in range.
+def _rises_within(ids_D: torch.Tensor, target_size: int) -> bool:
+    return bool((ids_D.diff() > 0).all()) and int(ids_D[0]) >= 0 and int(ids_D[-1]) < target_size
 
-    Strictly increasing numbers can be valid offsets too; ask only when they make no valid map.
-    """
-    if t2d_V is not None and torch.equal(t2d_V.nonzero().flatten(), d2t_D.to(torch.int64)):
-        return True
-    return bool((d2t_D.diff() > 0).all()) and int(d2t_D[0]) >= 0 and int(d2t_D[-1]) < target_size
+
+def _looks_like_ids(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None, valid: bool) -> bool:
+    """The ids that `t2d` marks; without it, ids in order that make no valid offsets (rising offsets can be right)."""
+    if t2d_V is not None:
+        return torch.equal(t2d_V.nonzero().flatten(), d2t_D)
+    return not valid and _rises_within(d2t_D, target_size)
