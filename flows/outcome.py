@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,9 @@ from tasks.verdict import BadInput, Check, DraftproofError, ProofFailed, Verdict
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
+
+# Stages whose products are kept, and can be asked for anew.
+StageName = Literal["target", "data", "capture", "train", "export", "verify", "benchmark"]
 
 
 class RunReport(BaseModel):

@@ -6,9 +6,9 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from flows.outcome import RunReport, write_json
+from flows.outcome import RunReport, StageName, write_json
 from flows.prefect_api import prefect_api
 from flows.progress import last_report, watch, watcher
 from flows.story import table
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], json: Path | None) -> int:
     """The exit status. Whatever happens, short of a signal, `json` is written."""
     try:
-        load(config, list(overrides))  # before anything is started
+        # Before anything is started.
+        load(config, list(overrides))
+        _check_stages(refresh)
         report = _flow(config.resolve(), overrides, refresh)
     except DraftproofError as error:
         write_json(json, RunReport.of_error(error, "config"))
@@ -32,19 +34,23 @@ def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], jso
     return report.exit_status
 
 
+def _check_stages(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in get_args(StageName)]
+    if unknown:
+        raise BadInput("--refresh", found=", ".join(unknown), expected=", ".join(get_args(StageName)), do="Name a stage.")
+
+
 def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str]) -> RunReport:
     with prefect_api() as api:
         # The server starts while these are imported, which takes as long.
-        from flows.train_verify_deploy import Parameters, StageName, train_verify_deploy
+        from flows.train_verify_deploy import Parameters, train_verify_deploy
 
-        unknown = set(refresh) - set(get_args(StageName))
-        if unknown:
-            raise BadInput("--refresh", found=", ".join(sorted(unknown)), expected=", ".join(get_args(StageName)), do="Name a stage.")
-        parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=list(refresh))
+        stages = cast(list[StageName], list(refresh))
+        parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=stages)
         api.wait()
         with watch() as display:
             watcher.set(display)
-            state = train_verify_deploy(parameters, return_state=True)
+            state: Any = train_verify_deploy(parameters, return_state=True)
     report = last_report.get()
     if report is None:
         state.result()  # raises what ended the flow: a fault of ours

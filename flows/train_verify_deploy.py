@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.outcome import RunReport
+from flows.outcome import RunReport, StageName
 from flows.pipeline import run_pipeline
 from flows.progress import PlainLines, last_report, watcher
 from flows.story import describe
 from tasks.config import Config, load
 from tasks.verdict import DraftproofError
 
-StageName = Literal["target", "data", "capture", "train", "export", "verify", "benchmark"]
 _PROJECT = Path(__file__).resolve().parent.parent
 
 
