@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 
 from tasks.benchmark import figures
 from tasks.benchmark.cost import RoundCost, worth_a_start
-from tasks.benchmark.endpoint import Endpoint, Start
-from tasks.benchmark.measure import Measurement, Pair
+from tasks.benchmark.measure import Measurement
 from tasks.benchmark.results import CachedChoice, Candidate, Prediction
+from tasks.benchmark.servers import Servers
 from tasks.statistics import Interval
-
-
-class Servers:
-    """The plain server, and at most one speculative server beside it."""
-
-    def __init__(self, start: Start, plain: Endpoint) -> None:
-        self._start, self._plain = start, plain
-        self._stack = ExitStack()
-        self._pair: Pair | None = None
-
-    def pair(self, steps: int) -> Pair:
-        """The plain server with the one that drafts `steps` steps, which is started unless it is the one that runs."""
-        if self._pair is None or self._pair.steps != steps:
-            self.stop()
-            self._pair = Pair(plain=self._plain, speculative=self._stack.enter_context(self._start(steps)), steps=steps)
-        return self._pair
-
-    def stop(self) -> None:
-        """End the speculative server, if one runs."""
-        self._pair = None
-        self._stack.close()
 
 
 class Explorer:

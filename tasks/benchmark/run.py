@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
 from tasks.benchmark import figures
 from tasks.benchmark.checks import Evidence, answers, check_all
 from tasks.benchmark.endpoint import Start
-from tasks.benchmark.explore import Explorer, Servers
+from tasks.benchmark.explore import Explorer
 from tasks.benchmark.measure import Measurement
 from tasks.benchmark.results import Benchmark, CachedChoice, Prediction
+from tasks.benchmark.servers import Servers
 from tasks.config import BenchmarkConfig
 from tasks.report import Report
 from tasks.statistics import Interval
@@ -38,9 +38,7 @@ def run(
     )
     predicted = {steps: Prediction(rounds=p.rounds[:used], right=p.right[:used]) for steps, p in predicted.items()}
     measurement = Measurement(config, prompts[:used], report, random.Random(seed))
-    with ExitStack() as stack:
-        servers = Servers(start, stack.enter_context(start(None)))
-        stack.callback(servers.stop)
+    with Servers(start) as servers:
         chosen = choice or Explorer(measurement, predicted, servers, seed).explore()
         pair = servers.pair(chosen.steps)
         measurement.prepare(pair, range(measurement.groups))
