@@ -31,6 +31,4 @@ def train_drafter(
     """
     from tasks.train.stage import run
 
-    return run(
-        config, seed=seed, data=data, capture=capture, target=target, parity_rows=parity_rows, store=store, report=report
-    )
+    return run(config, seed=seed, data=data, capture=capture, target=target, parity_rows=parity_rows, store=store, report=report)
