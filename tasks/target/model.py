@@ -28,6 +28,7 @@ class Facts:
     vocab_size: int
     num_layers: int
     eos_token_ids: tuple[int, ...]
+    model_type: str
 
 
 class Target:
@@ -62,6 +63,10 @@ class Target:
 
     def crop(self, length: int) -> None:
         self._length = min(length, self._length)
+
+    @torch.no_grad()
+    def norm(self, last_state_TH: torch.Tensor) -> torch.Tensor:
+        return self._body.norm(last_state_TH.to(self._device, self.dtype)).float().cpu()
 
     @torch.no_grad()
     def head(self, last_state_TH: torch.Tensor) -> torch.Tensor:
@@ -126,7 +131,7 @@ def facts_of(model: Any) -> Facts:
     """Sizes, and every token that ends an answer (config.json and generation_config.json name one or several)."""
     config = text_config(model.config.to_dict())
     eos = {e for c in (model.config, model.generation_config) if c is not None for e in _as_list(getattr(c, "eos_token_id", None))}
-    return Facts(config["hidden_size"], config["vocab_size"], config["num_hidden_layers"], tuple(sorted(eos)))
+    return Facts(config["hidden_size"], config["vocab_size"], config["num_hidden_layers"], tuple(sorted(eos)), model.config.model_type)
 
 
 @contextmanager

@@ -40,6 +40,9 @@ class TargetForward(Protocol):
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens of the sequence."""
 
+    def norm(self, last_state_TH: torch.Tensor) -> torch.Tensor:
+        """Final norm of last states (boundary L): [T, H]."""
+
     def head(self, last_state_TH: torch.Tensor) -> torch.Tensor:
         """Final norm and head of last states (boundary L): logits [T, V]."""
 
