@@ -104,6 +104,17 @@ def test_the_best_draft_length_is_found_and_the_hopeless_are_not_started(skill: 
     assert {candidate.steps for candidate in result.candidates} == {1, 2, 3, 4}
 
 
+def test_a_best_one_that_was_stopped_is_started_and_warmed_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.benchmark.explore.worth_a_start", lambda predicted, best: True)
+    machine = Machine()
+    result = measure(machine)
+    assert sorted(k for k in machine.started if k) == sorted([1, 2, 3, 4, result.steps])
+    assert not any(candidate.ruled_out for candidate in result.candidates)
+    warm_up = [row for row in result.rows if row.phase == "warm-up" and row.steps == result.steps and row.server == "speculative"]
+    assert len(warm_up) == 2 * BenchmarkConfig().warmup_prompts
+    assert bad(result) == {}
+
+
 def test_an_earlier_choice_needs_no_exploring() -> None:
     first = measure(Machine())
     machine = Machine(seed=3)
