@@ -38,12 +38,12 @@ _ROUNDING = 0.2
 
 @dataclass(frozen=True)
 class _Row:
-    """Features of one conversation at all boundaries [S, L+1, H], then the normed last state [S, H] for lack of a boundary."""
+    """One conversation with its features at all boundaries [S, L+1, H], and the last state after the final norm [S, H]."""
 
     tokens_S: torch.Tensor
     supervised_S: torch.Tensor
     everywhere_SLH: torch.Tensor
-    normed_SH: torch.Tensor | None
+    normed_SH: torch.Tensor
 
 
 @torch.inference_mode()
@@ -76,15 +76,13 @@ def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
 
 
 def _by_logits(declared: Wiring, tried: Sequence[Hypothesis], features: Features, probe: Probe, bound: float, report: Report) -> Diagnosis:
-    length = len(probe.token_ids_S)
-    everywhere = features.at(probe.token_ids_S.tolist(), range(features.target.facts.num_layers + 1))
-    row = _Row(probe.token_ids_S, torch.ones(length, dtype=torch.bool), everywhere, None)
+    row = _computed(probe.token_ids_S, torch.ones(len(probe.token_ids_S), dtype=torch.bool), features)
     results = []
     for i, hypothesis in enumerate(tried):
         wiring = hypothesis.change(declared)
-        if hypothesis.kind is Kind.VOCAB_MAP or wiring.normed_last:
-            continue
-        stored = wiring.boundaries == declared.boundaries
+        if hypothesis.kind is Kind.VOCAB_MAP:
+            continue  # Draft logits know nothing of target ids.
+        stored = wiring.boundaries == declared.boundaries and not wiring.normed_last
         fed = _arranged(probe.features_SnH.float(), wiring) if stored else _fed(row, wiring)
         difference = _difference(wiring, probe, fed)
         allowed = bound if stored else _ROUNDING * float(probe.logits_KPV.std())
@@ -168,12 +166,19 @@ def _row(item: HeldOut, features: Features) -> _Row | None:
     supervised[: _STEPS + 1] = False
     if not bool(supervised.any()):
         return None
-    last = features.target.facts.num_layers
-    return _Row(torch.tensor(tokens), supervised, features.at(tokens, range(last + 1)), None)
+    return _computed(torch.tensor(tokens), supervised, features)
+
+
+def _computed(tokens_S: torch.Tensor, supervised_S: torch.Tensor, features: Features) -> _Row:
+    everywhere = features.at(tokens_S.tolist(), range(features.target.facts.num_layers + 1))
+    return _Row(tokens_S, supervised_S, everywhere, features.target.norm(everywhere[:, -1]))
 
 
 def _fed(row: _Row, wiring: Wiring) -> torch.Tensor:
-    return _arranged(row.everywhere_SLH[:, list(wiring.boundaries)], wiring)
+    fed_SnH = row.everywhere_SLH[:, list(wiring.boundaries)]
+    if wiring.normed_last:
+        fed_SnH[:, -1] = row.normed_SH
+    return _arranged(fed_SnH, wiring)
 
 
 def _arranged(features_SnH: torch.Tensor, wiring: Wiring) -> torch.Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from tasks.verdict import Check, Outcome
+from tasks.verify.hypotheses import name_boundaries
 from tasks.verify.results import HeldOut
 from tasks.wiring.kinds import Kind
 from tasks.wiring.probes import Probe
@@ -49,11 +50,11 @@ class Features:
             found.append((int(cosines.argmax()), float(cosines.max())))
         return found
 
-    def check(self, probes: Sequence[Probe]) -> Check:
+    def check(self, probes: Sequence[Probe], what_to_set: Callable[[list[int]], str]) -> Check:
         """The features that the drafter was trained on are those of this target at the boundaries that a server feeds."""
         nearest = self.nearest(probes[0])
         boundaries, worst = [boundary for boundary, _ in nearest], min(cosine for _, cosine in nearest)
-        numbers = {"fed": self.fed, "nearest": boundaries, "cosines": [cosine for _, cosine in nearest]}
+        numbers: dict[str, object] = {"fed": self.fed, "nearest": boundaries, "cosines": [cosine for _, cosine in nearest]}
         if worst < _SAME:
             message = (
                 f"The trained features are none of this target's: the nearest boundaries {boundaries} reach a cosine of {worst:.4f} only "
@@ -61,6 +62,7 @@ class Features:
             )
             return Check(name="features", verdict=Outcome.FAIL, kind=Kind.FEATURES, message=message, numbers=numbers)
         if boundaries != self.fed:
+            numbers["hypothesis"] = name_boundaries(self.fed, boundaries, self.target.facts.num_layers)
             message = (
                 f"The drafter was trained on boundaries {boundaries}; the server feeds {self.fed}. Set the ids of its config accordingly."
             )

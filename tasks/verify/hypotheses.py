@@ -18,6 +18,7 @@ _THETAS = (1e4, 5e4, 1e5, 5e5, 1e6, 1e7)
 # All orders of so many features; of more only those that exchange two, and the reverse.
 _PERMUTED = 4
 _LAYER = "layers.0."
+IDS_STORED = "d2t holds ids, not offsets"
 _NORMS = (f"{_LAYER}hidden_norm.weight", f"{_LAYER}input_layernorm.weight", f"{_LAYER}post_attention_layernorm.weight", "norm.weight")
 
 
@@ -86,6 +87,16 @@ def boundary_lists(fed: Sequence[int], num_layers: int) -> dict[str, list[int]]:
     return kept
 
 
+def name_boundaries(fed: Sequence[int], trained: Sequence[int], num_layers: int) -> str:
+    """The known mis-wiring by which a server feeds `fed` to a drafter that was trained on `trained`."""
+    known = {tuple(boundaries): name for name, boundaries in boundary_lists(fed, num_layers).items()}
+    if tuple(trained) in known:
+        return known[tuple(trained)]
+    if sorted(trained) == sorted(fed):
+        return f"features in the order {[list(fed).index(boundary) for boundary in trained]}"
+    return f"trained on boundaries {list(trained)}"
+
+
 def _boundaries(declared: Wiring, num_layers: int, what_to_set: Callable[[list[int]], str]) -> Iterator[Hypothesis]:
     fed = list(declared.boundaries)
     for name, boundaries in boundary_lists(fed, num_layers).items():
@@ -125,7 +136,7 @@ def _vocabulary(drafter: Drafter) -> Iterator[Hypothesis]:
         return
     if int(stored.min()) >= 0:
         do = "d2t holds target ids; engines read offsets. Store target id - draft id."
-        yield Hypothesis("d2t holds ids, not offsets", Kind.VOCAB_MAP, _drafter(target_ids_V=stored), do)
+        yield Hypothesis(IDS_STORED, Kind.VOCAB_MAP, _drafter(target_ids_V=stored), do)
     do = "Draft ids are target ids, and d2t maps them elsewhere. Store zeros, or train with this map."
     yield Hypothesis("d2t was ignored in training", Kind.VOCAB_MAP, _drafter(target_ids_V=identity), do)
 

@@ -9,6 +9,7 @@ import torch
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.verify.architecture import Architecture
 from tasks.verify.checkpoint import Checkpoint, check_tensors
+from tasks.verify.hypotheses import IDS_STORED, name_boundaries
 from tasks.wiring import vocabulary
 from tasks.wiring.boundaries import default_boundaries
 from tasks.wiring.families import family
@@ -77,11 +78,13 @@ def _boundaries(checkpoint: Checkpoint, record: WiringRecord | None, target: Tar
     except BadInput as error:
         return None, Check(name="boundaries", verdict=Outcome.FAIL, kind=Kind.LAYER_BOUNDARIES, message=str(error))
     wanted = record.features.boundaries if record else None
-    numbers = {"fed": fed, "trained": wanted, "ids": architecture.layer_ids, "features": architecture.num_features}
+    numbers: dict[str, object] = {"fed": fed, "trained": wanted, "ids": architecture.layer_ids, "features": architecture.num_features}
     complaint = _boundary_complaint(checkpoint, fed, wanted, target)
     if complaint is None:
         message = f"the server feeds boundaries {fed}" + (", as trained" if wanted else "; no record says what it was trained on")
         return fed, Check(name="boundaries", verdict=Outcome.PASS, message=message, numbers=numbers)
+    if wanted is not None and fed != wanted:
+        numbers["hypothesis"] = name_boundaries(fed, wanted, target.num_layers)
     numbers["computable"] = len(fed) == architecture.num_features and all(0 <= b < target.num_layers for b in fed)
     return fed, Check(name="boundaries", verdict=Outcome.FAIL, kind=Kind.LAYER_BOUNDARIES, message=complaint, numbers=numbers)
 
@@ -132,10 +135,11 @@ def _flags(checkpoint: Checkpoint, record: WiringRecord | None) -> Check:
         for name in fields
         if getattr(architecture, name) != getattr(trained, name)
     }
-    numbers = {"differing": {name: {"config": found, "trained": expected} for name, (found, expected) in wrong.items()}}
+    numbers: dict[str, object] = {"differing": {name: {"config": found, "trained": expected} for name, (found, expected) in wrong.items()}}
     if wrong:
         text = "; ".join(f"{name} is {found}, trained with {expected}" for name, (found, expected) in wrong.items())
         message = f"config.json is not what was trained: {text}. Set it as it was trained."
+        numbers["hypothesis"] = " and ".join(f"{name} flipped" if isinstance(found, bool) else name for name, (found, _) in wrong.items())
         return Check(name="flags", verdict=Outcome.FAIL, kind=Kind.ARCHITECTURE_FLAGS, message=message, numbers=numbers)
     if architecture.norm_before_residual:
         # SGLang 0.5.23, llama_eagle3.py:99-101: the residual is always the un-normed hidden state.
@@ -147,8 +151,9 @@ def _flags(checkpoint: Checkpoint, record: WiringRecord | None) -> Check:
 
 def _rope(architecture: Architecture, record: WiringRecord | None) -> Check:
     trained: Rope | None = record.draft.rope if record and record.draft else None
-    numbers = {"config": architecture.rope.model_dump(), "trained": trained.model_dump() if trained else None}
+    numbers: dict[str, object] = {"config": architecture.rope.model_dump(), "trained": trained.model_dump() if trained else None}
     if trained is not None and architecture.rope != trained:
+        numbers["hypothesis"] = f"RoPE theta {trained.theta:g}" if trained.theta != architecture.rope.theta else f"RoPE {trained.type}"
         message = (
             f"config.json resolves to RoPE {_rope_text(architecture.rope)}; the drafter was trained with {_rope_text(trained)}. "
             "Set rope_parameters as trained."
@@ -185,6 +190,8 @@ def _vocabulary(checkpoint: Checkpoint, record: WiringRecord | None) -> Check:
     d2t = checkpoint.tensor("d2t") if "d2t" in checkpoint.stored else torch.zeros(architecture.draft_vocab_size, dtype=torch.int64)
     t2d = checkpoint.tensor("t2d") if "t2d" in checkpoint.stored else None
     check = vocabulary.check_map(d2t, target_size=architecture.vocab_size, t2d_V=t2d)
+    if check.verdict is Outcome.FAIL and _are_target_ids(d2t.flatten(), architecture.vocab_size):
+        check = check.model_copy(update={"numbers": {**check.numbers, "hypothesis": IDS_STORED}})
     trained = record.vocab_map.sha256 if record and record.vocab_map else None
     if check.verdict is Outcome.PASS and trained and vocabulary.hash_of(vocabulary.target_ids(d2t)) != trained:
         message = "d2t maps to other target ids than the drafter was trained with (their hash differs from the record's). Export it again."
@@ -192,6 +199,10 @@ def _vocabulary(checkpoint: Checkpoint, record: WiringRecord | None) -> Check:
             update={"verdict": Outcome.FAIL, "kind": Kind.VOCAB_MAP, "message": message, "numbers": {**check.numbers, "computable": True}}
         )
     return check
+
+
+def _are_target_ids(d2t_D: torch.Tensor, target_size: int) -> bool:
+    return bool((d2t_D.diff() > 0).all()) and int(d2t_D[0]) >= 0 and int(d2t_D[-1]) < target_size
 
 
 def _dtype(checkpoint: Checkpoint) -> Check:

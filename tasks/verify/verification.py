@@ -12,8 +12,9 @@ from tasks.products import StepCounts
 from tasks.report import Report
 from tasks.statistics import Interval
 from tasks.verdict import Check, Outcome, Verdict
-from tasks.verify import acceptance, accuracy, diagnosis, parity, static
+from tasks.verify import acceptance, accuracy, parity, static
 from tasks.verify.checkpoint import read_checkpoint
+from tasks.verify.diagnosis import diagnose, explain
 from tasks.verify.drafter import Drafter, load_drafter
 from tasks.verify.features import Features
 from tasks.verify.greedy import Text, greedy_text, guesses
@@ -60,10 +61,10 @@ def verify(
     reproduced = _parity(drafter, probes, report)
     if reproduced:
         checks.append(parity.judge(reproduced, config.max_logit_difference))
-        checks.append(features.check(probes))
+        checks.append(features.check(probes, lambda boundaries: static.what_to_set(boundaries, opened.architecture, target.facts)))
 
     texts = _texts(target, facts.boundaries, prompts, held_out, max_new_tokens, max(steps, default=0), report)
-    rows = list(held_out) or [_as_held_out(i, text) for i, text in enumerate(texts)]
+    rows = held_out if len(held_out) else [_as_held_out(i, text) for i, text in enumerate(texts)]
     trained = len(trainer_steps) if trainer_steps else record.draft.ttt_steps if record and record.draft else _STEPS
     worst = max((step.max_difference for step in reproduced or []), default=0.0)
     measured, outside = _accuracy(drafter, features, rows, trained, max(worst, config.max_logit_difference), report)
@@ -73,7 +74,7 @@ def verify(
 
     found = _diagnose(drafter, features, probes, rows, checks, config, report)
     if found is not None:
-        checks = diagnosis.explain(checks, found)
+        checks = explain(checks, found)
     if measured:
         checks.append(_quality(measured[0], checks, config.low_accuracy))
     return _conclude(
@@ -144,7 +145,7 @@ def _diagnose(
     if any(check.kind is not None and check.name not in ("accuracy", "features") for check in failed):
         return None
     if failed or not probes:
-        return diagnosis.diagnose(drafter, features, probes, rows, bound=config.max_logit_difference, report=report)
+        return diagnose(drafter, features, probes, rows, bound=config.max_logit_difference, report=report)
     return None
 
 
@@ -166,6 +167,14 @@ def _quality(first: StepAccuracy, checks: Sequence[Check], low: float) -> Check:
         return Check(name="quality", verdict=Outcome.WARN, kind=Kind.QUALITY, message=message, numbers=numbers)
     message = f"{first.right} of {first.positions} next tokens right ({first.accuracy.value:.1%})"
     return Check(name="quality", verdict=Outcome.PASS, message=message, numbers=numbers)
+
+
+def _hypothesis(checks: Sequence[Check], found: Diagnosis | None) -> str | None:
+    """What the diagnosis names; else what the first broken check knows by itself."""
+    if found is not None and found.named:
+        return " or ".join(found.named)
+    failed = [check for check in checks if check.verdict is Outcome.FAIL]
+    return str(failed[0].numbers["hypothesis"]) if failed and "hypothesis" in failed[0].numbers else None
 
 
 def _conclude(
@@ -191,7 +200,7 @@ def _conclude(
         STAGE,
         checks,
         passed="what was trained is what would be served",
-        hypothesis=" or ".join(found.named) or None if found else None,
+        hypothesis=_hypothesis(checks, found),
         evidence={"diagnosis": found.message} if found else None,
     )
     return Verification(

@@ -13,7 +13,7 @@ from tasks.verify.architecture import read_architecture
 from tasks.verify.checkpoint import slots
 
 LAYERS, HIDDEN, VOCAB, DRAFT_VOCAB = 6, 64, 96, 40
-BOUNDARIES = [1, 3, 5]
+BOUNDARIES = [1, 3, 4]
 FLAG_COMBINATIONS = [
     {},
     {"norm_before_fc": True},

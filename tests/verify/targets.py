@@ -53,6 +53,10 @@ class PlainTarget:
         self._tokens = self._tokens[:length]
 
     @torch.inference_mode()
+    def norm(self, last_state_TH: torch.Tensor) -> torch.Tensor:
+        return self.model.model.norm(last_state_TH)
+
+    @torch.inference_mode()
     def head(self, last_state_TH: torch.Tensor) -> torch.Tensor:
         return self.model.lm_head(self.model.model.norm(last_state_TH))
 
