@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from tasks.benchmark import figures
-from tasks.benchmark.checks import Evidence, answers, check_all
+from tasks.benchmark.checks import check_all
 from tasks.benchmark.endpoint import Start
+from tasks.benchmark.evidence import Evidence, answers
 from tasks.benchmark.explore import Explorer
 from tasks.benchmark.measure import Measurement
 from tasks.benchmark.results import Benchmark, CachedChoice, Prediction
