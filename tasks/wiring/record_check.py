@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tasks.verdict import BadInput, Check
+from tasks.wiring.families import family
 from tasks.wiring.kinds import Kind
 from tasks.wiring.record import Draft, WiringRecord
 from tasks.wiring.rope import resolve
