@@ -29,6 +29,8 @@ _CONVERSATIONS, _TOKENS, _STEPS = 16, 192, 3
 # A wiring has to gain so many nats per token to be a fault, and be this unlikely to do so by chance, after
 # Bonferroni's correction. Measured: a wrong RoPE theta can gain a few thousandths by luck (`facts/speculators.md`).
 _GAIN, _CHANCE, _APART = 0.02, 0.01, 0.05
+# A corrected p below which a gain that decides nothing is still worth a warning.
+_DOUBT = 0.5
 # Part of a likelihood that is spread evenly: a token that cannot be drafted costs a bounded amount.
 _EVEN = 0.01
 # Features computed anew differ from stored ones by bfloat16's rounding; logits then differ by well under this share
@@ -69,10 +71,26 @@ def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
         else check
         for check in checks
     ]
-    if best is None or any(check.verdict is Outcome.FAIL for check in checks):
-        return named
-    numbers = {"method": found.method, "named": found.named, "score": best.score, "p_value": best.p_value}
-    return [*named, Check(name="diagnosis", verdict=Outcome.FAIL, kind=best.kind, message=found.message, numbers=numbers)]
+    return named if any(check.verdict is Outcome.FAIL for check in checks) else [*named, _as_check(found)]
+
+
+def _as_check(found: Diagnosis) -> Check:
+    """What the diagnosis says where nothing else has failed: without logits it is the only judge of the wiring."""
+    best = found.hypotheses[0] if found.hypotheses else None
+    numbers = {"method": found.method, "named": found.named, "conversations": found.conversations, "positions": found.positions}
+    if best is None:
+        return Check(name="diagnosis", verdict=Outcome.INVALID, kind=Kind.INVALID_MEASUREMENT, message=found.message, numbers=numbers)
+    numbers |= {"best": best.name, "score": best.score, "p_value": best.p_value}
+    if found.named:
+        return Check(name="diagnosis", verdict=Outcome.FAIL, kind=best.kind, message=found.message, numbers=numbers)
+    if best.score >= _GAIN and best.p_value is not None and best.p_value < _DOUBT:
+        message = (
+            f"{found.conversations} conversations cannot rule out this mis-wiring: {best.name} (the target's tokens become more likely by "
+            f"{best.score:.3f} nats each, p = {best.p_value:.2g}). {best.do} Give more prompts, or the trainer's logits, to be sure."
+        )
+        return Check(name="diagnosis", verdict=Outcome.WARN, kind=best.kind, message=message, numbers=numbers)
+    message = f"none of {len(found.hypotheses)} known mis-wirings makes the target's tokens more likely than the declared wiring"
+    return Check(name="diagnosis", verdict=Outcome.PASS, message=message, numbers=numbers)
 
 
 def _by_logits(declared: Wiring, tried: Sequence[Hypothesis], features: Features, probe: Probe, bound: float, report: Report) -> Diagnosis:

@@ -63,9 +63,7 @@ class Features:
             return Check(name="features", verdict=Outcome.FAIL, kind=Kind.FEATURES, message=message, numbers=numbers)
         if boundaries != self.fed:
             numbers["hypothesis"] = name_boundaries(self.fed, boundaries, self.target.facts.num_layers)
-            message = (
-                f"The drafter was trained on boundaries {boundaries}; the server feeds {self.fed}. Set the ids of its config accordingly."
-            )
+            message = f"The server feeds boundaries {self.fed}; the drafter was trained on {boundaries}. {what_to_set(boundaries)}"
             return Check(name="features", verdict=Outcome.FAIL, kind=Kind.LAYER_BOUNDARIES, message=message, numbers=numbers)
         message = f"trained on what the target computes at boundaries {self.fed} (cosine at least {worst:.5f})"
         return Check(name="features", verdict=Outcome.PASS, message=message, numbers=numbers)

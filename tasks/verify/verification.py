@@ -145,7 +145,8 @@ def _diagnose(
     if any(check.kind is not None and check.name not in ("accuracy", "features") for check in failed):
         return None
     if failed or not probes:
-        return diagnose(drafter, features, probes, rows, bound=config.max_logit_difference, report=report)
+        found: Diagnosis = diagnose(drafter, features, probes, rows, bound=config.max_logit_difference, report=report)
+        return found
     return None
 
 
@@ -161,7 +162,7 @@ def _quality(first: StepAccuracy, checks: Sequence[Check], low: float) -> Check:
     broken = any(check.verdict is Outcome.FAIL for check in checks)
     if not broken and first.accuracy.high < low:
         message = (
-            f"The drafter is as it was trained, and guesses {first.accuracy.value:.1%} of the next tokens right (below {low:.0%}): "
+            f"Every link holds, and the drafter guesses {first.accuracy.value:.1%} of the next tokens right (below {low:.0%}): "
             "this is its quality, not its wiring. Train on more data, or on data closer to what is served."
         )
         return Check(name="quality", verdict=Outcome.WARN, kind=Kind.QUALITY, message=message, numbers=numbers)
