@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.early import check_against_target
 from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
 from flows.session import Session
@@ -30,10 +31,9 @@ from tasks.verify import Verification
 from tasks.verify.task import verify
 
 if TYPE_CHECKING:
+    from tasks.benchmark import Start
     from tasks.target.model import Target
     from tasks.target.reference import Reference
-
-    from tasks.benchmark import Start
 
 _LONGEST_ROUND = 8  # tokens beyond the answer that a speculative server may need room for
 
@@ -53,6 +53,7 @@ class Chain:
         record = environment(self._session, config=self.config)
         self.checks += record.checks
         prepared = self.target = target(self._session, config=self.config.target, store=self._store)
+        check_against_target(self.config, prepared)
         answered, captured = self._answer_and_capture(prepared)
         trained = train(
             self._session,

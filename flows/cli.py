@@ -95,8 +95,11 @@ def _status(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return BadInput.exit_status
+    except BadInput as error:
+        _say(" ".join(str(error).split()))
+        return error.exit_status
     except DraftproofError as error:
-        _say(str(error))
+        _say(str(error))  # the machine's trouble comes with the end of a log
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return 128 + signal.SIGINT

@@ -23,7 +23,9 @@ class RunReport(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     verdict: str = Field(description="PASS, WARN, FAIL or INVALID; ERROR where nothing was proved or disproved.")
-    kind: str | None = Field(description="Slug of the kind of fault; `bad-input` or `machine-trouble` with ERROR; null on PASS.")
+    kind: str | None = Field(
+        description="Slug of the kind of fault, null on PASS; with ERROR `bad-input`, `machine-trouble` or `internal`."
+    )
     stage: str
     message: str
     exit_status: int
@@ -45,6 +47,11 @@ class RunReport(BaseModel):
             return cls.of_verdict(error.verdict, **more)
         kind = "bad-input" if isinstance(error, BadInput) else "machine-trouble"
         return cls(verdict="ERROR", kind=kind, stage=stage, message=str(error), exit_status=error.exit_status, **more)
+
+    @classmethod
+    def of_fault(cls, error: Exception) -> Self:
+        """A fault of ours, which says nothing about the drafter."""
+        return cls(verdict="ERROR", kind="internal", stage="flow", message=f"{type(error).__name__}: {error}", exit_status=3)
 
     def state(self) -> State[Any]:
         """Completed, Failed or Crashed, by the table of outcomes in `design.md`."""

@@ -112,9 +112,21 @@ def _own_server(folder: Path) -> Iterator[Api]:
     try:
         yield Api(url, server, log)
     finally:
+        _drain()
         server.terminate()
         try:
             server.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _drain() -> None:
+    """Let Prefect send the logs and events that it still holds, while there is somebody to take them."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=_END_SECONDS)
+    EventsWorker.drain_all(timeout=_END_SECONDS)

@@ -29,6 +29,9 @@ def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], jso
     except DraftproofError as error:
         write_json(json, RunReport.of_error(error, "config"))
         raise
+    except Exception as error:
+        write_json(json, RunReport.of_fault(error))
+        raise
     write_json(json, report)
     _tell(report)
     return report.exit_status

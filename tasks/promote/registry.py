@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,22 +128,22 @@ def _upload(client: MlflowClient, experiment: str, run_id: str, release: Release
 
 
 def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> Path:
-    """The files of a version, fetched once, and checked against the promoted hash each time."""
+    """The files of a version, fetched once. They are checked against the promoted hash then, and by the store on each later use."""
     from mlflow.artifacts import download_artifacts
 
-    def fetch(folder: Path) -> dict[str, Any]:
-        download_artifacts(artifact_uri=version.source, dst_path=str(folder / "drafter"), tracking_uri=client.tracking_uri)
-        return {}
+    def fetch(partial: Path) -> dict[str, Any]:
+        folder = partial / "drafter"
+        download_artifacts(artifact_uri=version.source, dst_path=str(folder), tracking_uri=client.tracking_uri)
+        found = sha256_folder(folder, _files(folder))
+        if found != files_sha256:
+            shutil.rmtree(partial)
+            raise BadInput(
+                f"{version.name} version {version.version}",
+                found=f"files with SHA-256 {found} in {version.source}",
+                expected=f"the promoted {files_sha256}",
+                do="Somebody changed them: promote anew.",
+            )
+        return {"folder": "drafter"}
 
     store = Store()
-    store.make("release", files_sha256, fetch)
-    folder = store.folder("release", files_sha256) / "drafter"
-    found = sha256_folder(folder, _files(folder))
-    if found != files_sha256:
-        raise BadInput(
-            str(folder),
-            found=f"files with SHA-256 {found}",
-            expected=f"the promoted {files_sha256}",
-            do=f"Delete {folder.parent}, and promote anew.",
-        )
-    return folder
+    return store.folder("release", files_sha256) / str(store.make("release", files_sha256, fetch)["folder"])

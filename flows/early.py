@@ -1,0 +1,36 @@
+"""What a configuration asks for against what the target is, before any work is spent on it."""
+
+from __future__ import annotations
+
+from tasks.capture import resolve_boundaries
+from tasks.config import Config
+from tasks.products import TargetProduct
+from tasks.verdict import BadInput
+
+
+def check_against_target(config: Config, target: TargetProduct) -> None:
+    """Raises BadInput: boundaries outside of the model, a draft vocabulary above the target's, lengths that do not fit."""
+    resolve_boundaries(config.capture, target)
+    vocabulary = target.print.vocab_size
+    if config.train.draft_vocab_size > vocabulary:
+        raise BadInput(
+            "train.draft_vocab_size",
+            found=config.train.draft_vocab_size,
+            expected=f"at most {vocabulary}, the target's vocabulary",
+            do="Lower it; a quarter of the target's is usual.",
+        )
+    longest = config.data.prompt_tokens + config.data.answer_tokens
+    if longest > config.train.tokens_per_batch:
+        raise BadInput(
+            "train.tokens_per_batch",
+            found=config.train.tokens_per_batch,
+            expected=f"at least {longest}, data.prompt_tokens + data.answer_tokens",
+            do="Raise it, or shorten the conversations.",
+        )
+    if config.benchmark.output_tokens >= config.deploy.context_length:
+        raise BadInput(
+            "benchmark.output_tokens",
+            found=config.benchmark.output_tokens,
+            expected=f"less than deploy.context_length, {config.deploy.context_length}",
+            do="Lower it, or raise deploy.context_length.",
+        )

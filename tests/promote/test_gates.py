@@ -1,0 +1,53 @@
+"""The decision, which is pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.config import PromoteConfig
+from tasks.promote import decide
+from tasks.statistics import Interval
+from tasks.verdict import Check, Outcome
+
+PASSED = Check(name="parity", verdict=Outcome.PASS, message="equal")
+
+
+def speedup(low: float, high: float) -> Interval:
+    return Interval(value=(low + high) / 2, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "floor", "outcome", "kind"),
+    [
+        (1.05, 1.20, 1.0, Outcome.PASS, None),
+        (1.001, 3.0, 1.0, Outcome.PASS, None),
+        (1.0, 1.2, 1.0, Outcome.FAIL, "not-faster"),  # the lower end has to be above the floor, not on it
+        (0.95, 1.2, 1.0, Outcome.FAIL, "not-faster"),
+        (1.05, 1.20, 1.1, Outcome.FAIL, "not-faster"),
+        (0.5, 0.6, 0.4, Outcome.PASS, None),
+    ],
+)
+def test_speed_gate(low: float, high: float, floor: float, outcome: Outcome, kind: str | None) -> None:
+    verdict = decide(PromoteConfig(min_speedup=floor), checks=[PASSED], speedup=speedup(low, high))
+    assert (verdict.verdict, verdict.kind) == (outcome, kind)
+    gate = next(check for check in verdict.checks if check.name == "faster")
+    assert gate.numbers == {"speedup": (low + high) / 2, "low": low, "high": high, "level": 0.95, "floor": floor}
+
+
+def test_a_warning_passes_and_is_told() -> None:
+    warning = Check(name="lossless", verdict=Outcome.WARN, kind="greedy-divergence", message="one near-tie")
+    verdict = decide(PromoteConfig(), checks=[PASSED, warning], speedup=speedup(1.1, 1.2))
+    assert (verdict.verdict, verdict.kind, verdict.message) == (Outcome.WARN, "greedy-divergence", "one near-tie")
+
+
+def test_what_was_measured_badly_is_neither_fast_nor_slow() -> None:
+    invalid = Check(name="acceptance in range", verdict=Outcome.INVALID, kind="invalid-measurement", message="5 of at most 4")
+    for interval in (speedup(0.5, 0.6), speedup(2.0, 2.1)):
+        verdict = decide(PromoteConfig(), checks=[PASSED, invalid], speedup=interval)
+        assert (verdict.verdict, verdict.kind) == (Outcome.INVALID, "invalid-measurement")
+
+
+def test_a_broken_link_outweighs_the_speed() -> None:
+    broken = Check(name="acceptance", verdict=Outcome.FAIL, kind="layer-boundaries", message="1.2 for 2.1")
+    verdict = decide(PromoteConfig(), checks=[PASSED, broken], speedup=speedup(1.5, 1.6))
+    assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, "layer-boundaries")

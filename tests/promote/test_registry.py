@@ -1,0 +1,118 @@
+"""The registry on a real MLflow store (SQLite)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.config import DeployConfig, TargetConfig
+from tasks.ledger import Ledger, open_ledger
+from tasks.promote import Promotion, Release, find_release, promote
+from tasks.verdict import BadInput, Check, Outcome, Verdict
+
+WEIGHTS = bytes(range(256)) * 40
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'ledger.db'}")
+        yield open_ledger("tiny")
+
+
+def drafter(folder: Path, weights: bytes = WEIGHTS) -> Path:
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "sub" / "note.txt").write_text("in a folder")
+    (folder / "product.json").write_text("the store's own")
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def release(folder: Path, model: str, steps: int | None = 3) -> Release:
+    return Release(
+        model=model,
+        drafter=folder,
+        target=TargetConfig(source="/somewhere", name="tiny"),
+        target_sha256="ab" * 32,
+        deploy=DeployConfig(context_length=512),
+        steps=steps,
+    )
+
+
+def verdict(outcome: Outcome, kind: str | None = None) -> Verdict:
+    return Verdict.of("promote", [Check(name="faster", verdict=outcome, kind=kind, message="the reason")], passed="all passed")
+
+
+def promoted(ledger: Ledger, made: Release, outcome: Outcome, kind: str | None = None) -> tuple[Promotion, str]:
+    with ledger.run("pipeline") as run:
+        return promote(ledger.client, experiment=ledger.experiment, run_id=run.id, release=made, verdict=verdict(outcome, kind)), run.id
+
+
+def aliased(ledger: Ledger, model: str, alias: str) -> str:
+    return str(ledger.client.get_model_version_by_alias(model, alias).version)
+
+
+def test_champion_comes_back_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
+    made = release(drafter(tmp_path / "d"), "back-eagle3")
+    first, run_id = promoted(ledger, made, Outcome.PASS)
+    assert (first.alias, first.previous_champion) == ("champion", None)
+    assert ledger.client.get_model_version_by_alias("back-eagle3", "champion").run_id == run_id
+    found, promotion = find_release(ledger.client, "back-eagle3")
+    assert promotion == first
+    assert found.model_copy(update={"drafter": made.drafter}) == made
+    files = {str(p.relative_to(found.drafter)): p.read_bytes() for p in found.drafter.rglob("*") if p.is_file()}
+    assert files == {"config.json": b"{}", "sub/note.txt": b"in a folder", "model.safetensors": WEIGHTS}
+
+
+def test_a_failure_leaves_the_champion_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
+    champion, _ = promoted(ledger, release(drafter(tmp_path / "a"), "kept-eagle3"), Outcome.PASS)
+    worse, _ = promoted(ledger, release(drafter(tmp_path / "b", b"worse"), "kept-eagle3", steps=None), Outcome.FAIL, "not-faster")
+    assert (worse.alias, worse.previous_champion) == ("challenger", champion.version)
+    assert (aliased(ledger, "kept-eagle3", "champion"), aliased(ledger, "kept-eagle3", "challenger")) == (champion.version, worse.version)
+    tags = ledger.client.get_model_version("kept-eagle3", worse.version).tags
+    assert (tags["draftproof.reason"], tags["draftproof.kind"]) == ("the reason", "not-faster")
+    better, _ = promoted(ledger, release(drafter(tmp_path / "c", b"better"), "kept-eagle3"), Outcome.WARN, "greedy-divergence")
+    assert (better.alias, better.previous_champion) == ("champion", champion.version)
+    assert aliased(ledger, "kept-eagle3", "champion") == better.version
+    assert ledger.client.get_model_version("kept-eagle3", champion.version).status == "READY"
+
+
+def test_the_same_files_are_uploaded_once(ledger: Ledger, tmp_path: Path) -> None:
+    made = release(drafter(tmp_path / "d"), "same-eagle3")
+    versions = [promoted(ledger, made, Outcome.PASS)[0].version for _ in range(2)]
+    sources = {ledger.client.get_model_version("same-eagle3", version).source for version in versions}
+    assert len(set(versions)) == 2 and len(sources) == 1
+
+
+def test_files_that_were_changed_are_not_served(ledger: Ledger, tmp_path: Path) -> None:
+    promoted(ledger, release(drafter(tmp_path / "d"), "changed-eagle3"), Outcome.PASS)
+    found, _ = find_release(ledger.client, "changed-eagle3")
+    weights = found.drafter / "model.safetensors"
+    weights.write_bytes(WEIGHTS[:-1] + b"?")
+    with pytest.raises(BadInput, match="other bytes"):
+        find_release(ledger.client, "changed-eagle3")
+
+
+def test_files_that_were_changed_in_the_registry_are_not_served(ledger: Ledger, tmp_path: Path) -> None:
+    made, _ = promoted(ledger, release(drafter(tmp_path / "d"), "swapped-eagle3"), Outcome.PASS)
+    source = ledger.client.get_model_version("swapped-eagle3", made.version).source
+    stored = Path(ledger.client.get_logged_model(source.removeprefix("models:/")).artifact_location)
+    (stored / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(BadInput, match="the promoted"):
+        find_release(ledger.client, "swapped-eagle3")
+
+
+@pytest.mark.parametrize(("model", "alias"), [("unknown-eagle3", "champion"), ("alone-eagle3", "challenger")])
+def test_what_was_never_promoted_is_bad_input(ledger: Ledger, tmp_path: Path, model: str, alias: str) -> None:
+    promoted(ledger, release(drafter(tmp_path / "d"), "alone-eagle3"), Outcome.PASS)
+    with pytest.raises(BadInput, match="no such model or alias"):
+        find_release(ledger.client, model, alias)
+
+
+@pytest.mark.parametrize("name", ["owner/model-eagle3", "a:b", "a@b"])
+def test_names_that_the_registry_refuses(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model"):
+        release(tmp_path, name)
