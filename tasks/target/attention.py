@@ -112,7 +112,13 @@ def attend(
     elif kv is not None and rows is not None:
         kv.write_prompt(layer, rows, key_BKTD, value_BKTD)
     out = F.scaled_dot_product_attention(
-        query_BQTD, key_BKTD, value_BKTD, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=query_BQTD.shape[1] != key_BKTD.shape[1]
+        query_BQTD,
+        key_BKTD,
+        value_BKTD,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query_BQTD.shape[1] != key_BKTD.shape[1],
     )
     return out.transpose(1, 2).contiguous(), None
 

@@ -24,7 +24,10 @@ def fingerprint(folder: Path, *, trust_remote_code: bool = False) -> TargetPrint
     family_of_config(config, str(folder / "config.json"))
     if config.get("auto_map") and not trust_remote_code:
         raise BadInput(
-            str(folder / "config.json"), found="auto_map: the target brings its own Python", expected="target.trust_remote_code: true", do="Read that code first."
+            str(folder / "config.json"),
+            found="auto_map: the target brings its own Python",
+            expected="target.trust_remote_code: true",
+            do="Read that code first.",
         )
     text = text_config(config)
     return TargetPrint(
@@ -44,16 +47,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = _read_json(path)
     if config is None:
-        raise BadInput(str(path), found="nothing readable", expected="a Hugging Face config.json", do="Name a target's folder as target.source.")
+        raise BadInput(
+            str(path), found="nothing readable", expected="a Hugging Face config.json", do="Name a target's folder as target.source."
+        )
     return config
 
 
 def chat_template(folder: Path) -> str:
     """The chat template: `chat_template.jinja`, else the one in tokenizer_config.json. Raises BadInput without one."""
     path = folder / "chat_template.jinja"
-    found = path.read_text(encoding="utf-8") if path.is_file() else (_read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    found = (
+        path.read_text(encoding="utf-8") if path.is_file() else (_read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    )
     if not isinstance(found, str) or not found:
-        raise BadInput(str(folder), found="no single chat template", expected="chat_template.jinja", do="Drafters are trained on chats: use an instruct model.")
+        raise BadInput(
+            str(folder),
+            found="no single chat template",
+            expected="chat_template.jinja",
+            do="Drafters are trained on chats: use an instruct model.",
+        )
     return found
 
 
@@ -73,7 +85,9 @@ def _weights(folder: Path) -> list[str]:
 def _tokenizer(folder: Path) -> list[str]:
     names = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
     if not names:
-        raise BadInput(str(folder), found="no tokenizer", expected="tokenizer.json", do="Copy the target's tokenizer files into its folder.")
+        raise BadInput(
+            str(folder), found="no tokenizer", expected="tokenizer.json", do="Copy the target's tokenizer files into its folder."
+        )
     return names
 
 

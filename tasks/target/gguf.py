@@ -19,7 +19,9 @@ def convert(source: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     # transformers 5.19 refuses to save a model that was read from GGUF; one built from its config alone it saves.
-    config = loaded.config.from_dict({k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")})
+    config = loaded.config.from_dict(
+        {k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
+    )
     config.architectures = [type(loaded).__name__]
     # The file says pad = end of turn; whoever masks padding then masks every end of a turn.
     pad = tokenizer.convert_tokens_to_ids(_PAD)

@@ -53,7 +53,9 @@ class Target:
         self._kv, self._length = attention.KeyValues(self.facts.num_layers, rows=1, columns=256), 0
 
     @torch.no_grad()
-    def extend(self, tokens_T: torch.Tensor, boundaries: Sequence[int], last_logits: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def extend(
+        self, tokens_T: torch.Tensor, boundaries: Sequence[int], last_logits: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         past, end = self._length, self._length + len(tokens_T)
         if end > self._kv.columns:
             self._kv.widen(max(end, 2 * self._kv.columns))

@@ -21,7 +21,10 @@ def prepare(config: TargetConfig, *, store: Store, report: Report) -> TargetProd
     scheme, colon, name = config.source.partition(":")
     if colon and scheme not in _SOURCES:
         raise BadInput(
-            "target.source", found=config.source, expected=f"a folder, or one of {', '.join(_SOURCES)}", do="Write `pypi:` or `hub:` before it."
+            "target.source",
+            found=config.source,
+            expected=f"a folder, or one of {', '.join(_SOURCES)}",
+            do="Write `pypi:` or `hub:` before it.",
         )
     folder = _SOURCES[scheme](name, config, store, report) if colon else Path(config.source)
     printed = fingerprint(folder, trust_remote_code=config.trust_remote_code)
@@ -52,7 +55,9 @@ def _from_package(package: str, config: TargetConfig, store: Store, report: Repo
 def _gguf_of_package(package: str) -> Path:
     spec = find_spec(package.replace("-", "_"))
     if spec is None or spec.origin is None:
-        raise BadInput("target.source", found=f"no installed package {package}", expected="a package with a GGUF file", do="Run `make setup`.")
+        raise BadInput(
+            "target.source", found=f"no installed package {package}", expected="a package with a GGUF file", do="Run `make setup`."
+        )
     files = sorted(Path(spec.origin).parent.rglob("*.gguf"))
     if len(files) != 1:
         raise BadInput("target.source", found=f"{len(files)} GGUF files in {package}", expected="exactly one", do="Name a folder instead.")
@@ -69,10 +74,15 @@ def _from_hub(repository: str, config: TargetConfig, store: Store, report: Repor
         return Path(snapshot_download(repository, revision=config.revision, allow_patterns=patterns))
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise BadInput(
-            "target.source", found=f"hub:{repository} at {config.revision or 'main'}, which the hub does not have", expected="a hub id", do=str(error)
+            "target.source",
+            found=f"hub:{repository} at {config.revision or 'main'}, which the hub does not have",
+            expected="a hub id",
+            do=str(error),
         ) from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise MachineTrouble(f"hub:{repository} cannot be fetched ({error}). Go online, or name a local folder as target.source.") from error
+        raise MachineTrouble(
+            f"hub:{repository} cannot be fetched ({error}). Go online, or name a local folder as target.source."
+        ) from error
 
 
 _SOURCES: dict[str, Callable[[str, TargetConfig, Store, Report], Path]] = {"pypi": _from_package, "hub": _from_hub}

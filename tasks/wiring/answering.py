@@ -25,8 +25,10 @@ class Answer:
 class AnswerEngine(Protocol):
     """A target that answers many prompts at once."""
 
-    def answer(self, prompts: Sequence[list[int]], max_new_tokens: int, *, boundaries: Sequence[int] | None) -> Iterator[Answer]:
-        """Greedy answers, in the order in which they are finished; deterministic for the same prompts in the same order."""
+    def answer(
+        self, prompts: Sequence[list[int]], max_new_tokens: int, *, boundaries: Sequence[int] | None = None, batch: int = 64
+    ) -> Iterator[Answer]:
+        """Greedy answers, `batch` at a time, in the order in which they are finished; deterministic for the same prompts in the same order."""
 
 
 class Tap(Protocol):

@@ -1,0 +1,55 @@
+"""Conversations from a JSONL file, OpenAI `messages` or ShareGPT `conversations`, checked line by line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.data.raw import Message, Raw
+from tasks.verdict import BadInput
+
+_FORMS = {"messages": ("role", "content"), "conversations": ("from", "value")}
+_ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+
+
+def read_jsonl(path: Path) -> list[Raw]:
+    """Every conversation of the file. Raises BadInput naming the first line that is none, or the file if it holds none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), found=str(error), expected="a JSONL file in UTF-8", do="Mend data.prompts.") from error
+    found = [_conversation(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise BadInput(str(path), found="no conversation", expected="one JSON object per line", do="Put conversations into the file.")
+    return found
+
+
+def _conversation(line: str, where: str) -> Raw:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise _bad(where, f"no JSON ({error})") from error
+    form = next((f for f in _FORMS if isinstance(value, dict) and isinstance(value.get(f), list)), None)
+    if form is None:
+        raise _bad(where, "neither a list `messages` nor a list `conversations`")
+    messages = [_message(turn, *_FORMS[form], where=where) for turn in value[form]]
+    return Raw(messages, subject="\n".join(m["content"] for m in messages if m["role"] == "user"))
+
+
+def _message(turn: Any, role_key: str, text_key: str, *, where: str) -> Message:
+    if not isinstance(turn, dict) or not isinstance(turn.get(text_key), str):
+        raise _bad(where, f"a turn without text in {text_key!r}")
+    role = turn.get(role_key)
+    if role not in _ROLES:
+        raise _bad(where, f"the role {role!r}")
+    return {"role": _ROLES[role], "content": turn[text_key]}
+
+
+def _bad(where: str, found: str) -> BadInput:
+    return BadInput(
+        where,
+        found=found,
+        expected='{"messages": [{"role": "user", "content": "…"}, …]} or {"conversations": [{"from": "human", "value": "…"}, …]}',
+        do=f"Roles are {', '.join(_ROLES)}. Mend or remove the line.",
+    )
