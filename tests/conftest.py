@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.verify.targets import PlainTarget
 
 # No test may reach a model hub; and one thread pool per core is all that two cores carry.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,3 +38,19 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("DRAFTPROOF_HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def plain_target(fitted_target: Path) -> PlainTarget:
+    """The fitted target, loaded for the proof."""
+    from tests.verify.targets import PlainTarget
+
+    return PlainTarget(fitted_target)
+
+
+@pytest.fixture(scope="session")
+def fitted_draft(tmp_path_factory: pytest.TempPathFactory, fitted_target: Path) -> Path:
+    """A drafter fitted to the fitted target, in SGLang's form, with its record and probes."""
+    from tests.verify.fitted import fitted_drafter
+
+    return fitted_drafter(tmp_path_factory.mktemp("fitted_draft"), fitted_target)

@@ -113,10 +113,6 @@ def prove(folder: Path, target: PlainTarget) -> None:
     ).write(folder)
 
 
-def conversations_cached(target: PlainTarget) -> list[list[int]]:
-    return conversations(Path(target.model.name_or_path))
-
-
 def retouch(folder: Path, weights: dict[str, torch.Tensor] | None = None, **changes: Any) -> None:
     """Replace tensors and config keys in place."""
     from safetensors.torch import load_file
