@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tasks.config import DataConfig
 from tasks.device import Placement
@@ -33,3 +34,14 @@ def make_data(
     from tasks.data.make import make
 
     return make(config, seed=seed, target=target, open_engine=open_engine, placement=placement, tap=tap, store=store, report=report)
+
+
+def read_prompts(file: Path, *, target: TargetProduct, count: int, longest: int) -> list[list[int]]:
+    """Token ids, by the target's chat template, of at most `count` conversations up to their last user turn.
+
+    Prompts of more than `longest` tokens are left out. Raises BadInput: a file that cannot be used, naming the line;
+    no prompt that is short enough.
+    """
+    from tasks.data.prompts import encode
+
+    return encode(file, target=target, count=count, longest=longest)
