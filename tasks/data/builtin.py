@@ -40,7 +40,7 @@ def _from_sources() -> Iterator[tuple[str, str]]:
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if _SKIPPED.intersection(parts):
+        if _SKIPPED.intersection(parts) or any(part.startswith("_") and part != "__init__" for part in parts):
             continue
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -63,8 +63,6 @@ def _docstrings(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[
 def _from_builtins() -> Iterator[tuple[str, str]]:
     """(dotted name, docstring) of what is compiled into the interpreter."""
     for module in sorted(sys.builtin_module_names):
-        if module in ("__main__",):
-            continue
         for name, value in sorted(vars(__import__(module)).items()):
             if name.startswith("_") or not (inspect.isroutine(value) or inspect.isclass(value)):
                 continue

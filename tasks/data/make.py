@@ -201,7 +201,8 @@ def _write(folder: Path, conversations: list[Conversation], config: DataConfig, 
                 verdict=Outcome.FAIL,
                 kind=Kind.LOSS_MASK,
                 stage="data",
-                message=f"{supervised} of {tokens} tokens are supervised: the share has to lie between 0 and 1. Check the chat template and data.answers.",
+                message=f"{supervised} of {tokens} tokens are supervised: the share has to lie between 0 and 1. "
+                "Check the chat template and data.answers.",
                 evidence={"supervised": supervised, "tokens": tokens},
             )
         )

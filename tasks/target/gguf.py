@@ -24,10 +24,9 @@ def convert(source: Path, folder: Path) -> None:
     )
     config.architectures = [type(loaded).__name__]
     # The file says pad = end of turn; whoever masks padding then masks every end of a turn.
-    pad = tokenizer.convert_tokens_to_ids(_PAD)
-    if pad is not None and pad != tokenizer.unk_token_id or tokenizer.unk_token == _PAD:
+    if _PAD in tokenizer.get_vocab():
         tokenizer.pad_token = _PAD
-        config.pad_token_id = pad
+        config.pad_token_id = tokenizer.pad_token_id
     with torch.device("meta"):
         model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict(), assign=True, strict=True)

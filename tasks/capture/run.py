@@ -1,0 +1,146 @@
+"""From conversations to feature files, a manifest and the wiring record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.capture import files
+from tasks.capture.check import check
+from tasks.config import CaptureConfig
+from tasks.device import Placement
+from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProduct
+from tasks.report import Report
+from tasks.store import Store, code_digest, need_disk, sha256_file, versions, write_atomic
+from tasks.verdict import Outcome, ProofFailed, Verdict
+from tasks.wiring.boundaries import check_boundaries, default_boundaries
+from tasks.wiring.extraction import Extractor, SecondPath
+from tasks.wiring.record import Features, WiringRecord
+
+MANIFEST = "manifest.json"
+_AT_ONCE = 256
+"""Conversations that are extracted between two looks at the disk: what an interruption can cost."""
+
+
+def capture(
+    config: CaptureConfig,
+    *,
+    data: DataProduct,
+    target: TargetProduct,
+    open_target: Callable[[], Extractor],
+    open_reference: Callable[[], SecondPath],
+    placement: Placement,
+    store: Store,
+    report: Report,
+) -> CaptureProduct:
+    """See `tasks.capture.capture_features`."""
+    layers = target.print.num_layers
+    boundaries = check_boundaries(config.boundaries or default_boundaries(layers), layers)
+    stored = [*boundaries, layers]
+    inputs = {
+        "config": config.model_dump(),
+        "boundaries": boundaries,
+        "data": data.sha256,
+        "target": target.sha256,
+        "placement": placement.model_dump(),
+        "versions": versions("torch", "transformers"),
+        "code": code_digest("capture", "target"),
+    }
+    key = store.key("capture", inputs)
+
+    def build(folder: Path) -> dict[str, Any]:
+        # Kept features share their bytes with the data's folder; what cannot be shared is at most all of it.
+        need_disk(folder, data.tokens * len(stored) * target.print.hidden_size * 2, "features")
+        reused = _fill(folder, data, stored, open_target, report)
+        verdict, worst = check(folder, data.conversations, stored, open_reference(), config.check_samples, placement.dtype)
+        if verdict.verdict in (Outcome.FAIL, Outcome.INVALID):
+            raise ProofFailed(verdict)
+        _write_record(folder, boundaries, placement, data, target)
+        manifest = _manifest(folder, boundaries, placement, data, target, verdict, reused)
+        write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        report.say(f"{manifest['rows']} conversations, {reused} of them captured while they were answered; worst cosine {worst:.5f}")
+        return {
+            "sha256": sha256_file(folder / MANIFEST),
+            "boundaries": boundaries,
+            "rows": manifest["rows"],
+            "tokens": manifest["tokens"],
+            "worst_cosine": worst,
+        }
+
+    product = store.make("capture", key, build)
+    return CaptureProduct(folder=store.folder("capture", key), **product)
+
+
+def conversations(path: Path) -> Iterator[tuple[int, Conversation]]:
+    """(row, conversation) of conversations.jsonl, one at a time."""
+    with path.open(encoding="utf-8") as lines:
+        for row, line in enumerate(lines):
+            yield row, Conversation.model_validate_json(line)
+
+
+def _fill(folder: Path, data: DataProduct, stored: list[int], open_target: Callable[[], Extractor], report: Report) -> int:
+    """Bring every row's file into `folder`, linked or computed; the number of those linked."""
+    reused, total, missing = 0, data.train + data.held_out, list[tuple[int, list[int]]]()
+    extractor: Extractor | None = None
+
+    def extract() -> None:
+        nonlocal extractor
+        extractor = extractor or open_target()
+        for index, features in extractor.features([tokens for _, tokens in missing], stored):
+            row, tokens = missing[index]
+            files.write(files.shard(folder, row), features, tokens)
+        missing.clear()
+
+    for row, conversation in conversations(data.conversations):
+        source = files.kept(data.folder / "features", conversation.id)
+        if files.holds(source, conversation.tokens, len(stored)):
+            files.link(source, files.shard(folder, row))
+            reused += 1
+        elif not files.holds(files.shard(folder, row), conversation.tokens, len(stored)):
+            missing.append((row, conversation.tokens))
+        if len(missing) == _AT_ONCE:
+            extract()
+            report.progress(row + 1, total, "conversations")
+    if missing:
+        extract()
+    report.progress(total, total, "conversations")
+    return reused
+
+
+def _write_record(folder: Path, boundaries: list[int], placement: Placement, data: DataProduct, target: TargetProduct) -> None:
+    features = Features(boundaries=boundaries, dtype="bfloat16", compute_dtype=placement.dtype)
+    WiringRecord(
+        target=target.print,
+        features=features,
+        data_sha256=data.sha256,
+        versions=versions("torch", "transformers", "safetensors"),
+    ).write(folder)
+
+
+def _manifest(
+    folder: Path, boundaries: list[int], placement: Placement, data: DataProduct, target: TargetProduct, verdict: Verdict, reused: int
+) -> dict[str, Any]:
+    """What is there, with each file's shape and hash, and what it was made of."""
+    shards: dict[str, Any] = {}
+    tokens = 0
+    for row, conversation in conversations(data.conversations):
+        path = files.shard(folder, row)
+        tokens += len(conversation.tokens)
+        shape = [len(conversation.tokens), len(boundaries) + 1, target.print.hidden_size]
+        shards[path.name] = {"conversation": conversation.id, "split": conversation.split, "shape": shape, "sha256": sha256_file(path)}
+    return {
+        "format": 1,
+        "boundaries": boundaries,
+        "last_state": "before-final-norm",
+        "dtype": "bfloat16",
+        "compute_dtype": placement.dtype,
+        "rows": len(shards),
+        "tokens": tokens,
+        "captured_while_answering": reused,
+        "target": target.print.model_dump(),
+        "data_sha256": data.sha256,
+        "checks": verdict.model_dump(mode="json"),
+        "shards": shards,
+    }
