@@ -11,11 +11,20 @@ import torch
 class TargetFacts(Protocol):
     """Sizes of the target, and its `model_type` (which family of `tasks.wiring.families` it is), as its config says them."""
 
-    hidden_size: int
-    vocab_size: int
-    num_layers: int
-    eos_token_ids: tuple[int, ...]
-    model_type: str
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def model_type(self) -> str: ...
 
 
 class TargetForward(Protocol):
@@ -24,7 +33,8 @@ class TargetForward(Protocol):
     Shapes: T new tokens, V vocabulary, L layers, H hidden size, n boundaries.
     """
 
-    facts: TargetFacts
+    @property
+    def facts(self) -> TargetFacts: ...
 
     def start(self) -> None:
         """Forget the sequence: the next `extend` begins a new one."""
