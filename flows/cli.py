@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from tasks.verdict import BadInput, DraftproofError
 
@@ -92,17 +92,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _status(arguments: list[str] | None) -> int:
     try:
         return int(app(arguments, standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
-        return BadInput.exit_status
     except BadInput as error:
         _say(" ".join(str(error).split()))
         return error.exit_status
     except DraftproofError as error:
         _say(str(error))  # the machine's trouble comes with the end of a log
         return error.exit_status
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return 128 + signal.SIGINT
+    except TyperException as error:
+        _say(f"{error} (see draftproof --help)")
+        return BadInput.exit_status
     except Exception as error:
         # A fault of ours: one line for the user, the traceback in a file for whoever mends it.
         _say(f"unexpected {type(error).__name__}: {error} (traceback in {_kept_traceback()})")

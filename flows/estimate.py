@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 # Measured on the demo, on two cores, as shares of the whole. Only their proportions matter once a stage has ended.
@@ -24,6 +25,7 @@ _ENOUGH = 0.02  # share of a stage that has to be done before its own pace is be
 class Estimate:
     """Fed with the stages' begin, progress and end; every time is in seconds on one clock."""
 
+    stages: Sequence[str] = tuple(SHARES)
     began: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
     cached: set[str] = field(default_factory=set)
@@ -50,16 +52,19 @@ class Estimate:
         spent = now - self.began[self.current]
         if self.fraction >= _ENOUGH:
             return spent * (1 - self.fraction) / self.fraction
-        return max(0.0, SHARES.get(self.current, 0.0) * self._seconds_per_share() - spent)
+        return max(0.0, SHARES[self.current] * self._seconds_per_share(now) - spent)
 
     def whole_left(self, now: float) -> float:
         """Of the current stage and all that come after."""
-        ahead = [share for stage, share in SHARES.items() if stage not in self.began]
-        return (self.stage_left(now) or 0.0) + sum(ahead) * self._seconds_per_share()
+        ahead = [SHARES[stage] for stage in self.stages if stage not in self.began]
+        return (self.stage_left(now) or 0.0) + sum(ahead) * self._seconds_per_share(now)
 
-    def _seconds_per_share(self) -> float:
-        """From the finished stages that did their work; those that came from a cache say nothing about the pace."""
-        worked = [stage for stage in self.took if stage not in self.cached and stage in SHARES]
-        share = sum(SHARES[stage] for stage in worked)
-        # A first guess that the finished stages outweigh as soon as they are a tenth of the whole.
-        return (sum(self.took[stage] for stage in worked) + 0.1 * _TYPICAL_SECONDS) / (share + 0.1)
+    def _seconds_per_share(self, now: float) -> float:
+        """From the work that is done; stages that came from a cache say nothing about the pace."""
+        worked = [stage for stage in self.took if stage not in self.cached]
+        share, spent = sum(SHARES[stage] for stage in worked), sum(self.took[stage] for stage in worked)
+        if self.current is not None and self.fraction >= _ENOUGH:
+            share += SHARES[self.current] * self.fraction
+            spent += now - self.began[self.current]
+        # A first guess, outweighed as soon as a twentieth of the whole is done.
+        return (spent + 0.05 * _TYPICAL_SECONDS) / (share + 0.05)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tasks.config import load
 from tasks.environment import doctor
@@ -20,6 +21,6 @@ def examine_here(config: Path, overrides: Sequence[str]) -> int:
     checks = doctor(load(config, list(overrides)))
     table = Table(show_header=False, box=None)
     for check in checks:
-        table.add_row(f"[{_STYLES.get(check.verdict, 'red')}]{check.verdict}[/]", check.name, check.message)
+        table.add_row(Text(check.verdict, style=_STYLES.get(check.verdict, "red")), check.name, Text(check.message))
     Console().print(table)
     return Verdict.of("doctor", checks, passed="nothing is missing").verdict.exit_status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol, Self
@@ -58,8 +58,8 @@ def figures(measured: Mapping[str, float]) -> str:
 class PlainLines:
     """One timestamped line for each thing that happens, and one now and then while a stage works."""
 
-    def __init__(self) -> None:
-        self._estimate = Estimate()
+    def __init__(self, stages: Sequence[str] = tuple(SHARES)) -> None:
+        self._estimate = Estimate(stages)
         self._last = 0.0
 
     def __enter__(self) -> Self:
@@ -98,9 +98,9 @@ class PlainLines:
 class LiveDisplay:
     """A table of the stages that redraws itself at a terminal."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._estimate = Estimate()
+    def __init__(self, console: Console, stages: Sequence[str] = tuple(SHARES)) -> None:
+        self._stages = stages
+        self._estimate = Estimate(stages)
         self._outcomes: dict[str, str] = {}
         self._notes: dict[str, str] = {}
         self._counts = ""
@@ -134,7 +134,7 @@ class LiveDisplay:
     def _draw(self) -> RenderableType:
         now = time.monotonic()
         table = Table.grid(padding=(0, 2))
-        for stage in SHARES:
+        for stage in self._stages:
             table.add_row(*self._row(stage, now))
         return Group(table, Text(f"about {spell(self._estimate.whole_left(now))} left", style="bold"))
 
@@ -151,7 +151,7 @@ class LiveDisplay:
         return [self._spinner, Text(stage, style="bold"), bar, Group(Text(left), note) if note.plain else Text(left)]
 
 
-def watch() -> PlainLines | LiveDisplay:
+def watch(stages: Sequence[str] = tuple(SHARES)) -> PlainLines | LiveDisplay:
     """What fits where standard error goes; results go to standard output."""
     console = Console(stderr=True)
-    return LiveDisplay(console) if console.is_terminal else PlainLines()
+    return LiveDisplay(console, stages) if console.is_terminal else PlainLines(stages)

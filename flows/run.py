@@ -72,7 +72,7 @@ def _tell(report: RunReport) -> None:
     if report.mlflow_run_id:
         _tell_page(console, report.mlflow_run_id)
     if report.drafter:
-        console.print(f"drafter: {report.drafter}", soft_wrap=True, highlight=False)
+        _line(console, f"drafter: {report.drafter}")
 
 
 def _tell_page(console: Console, run_id: str) -> None:
@@ -82,10 +82,17 @@ def _tell_page(console: Console, run_id: str) -> None:
     uri = tracking_uri()
     experiment = connect().get_run(run_id).info.experiment_id
     server = uri if uri.startswith("http") else f"http://127.0.0.1:{_port()}"
-    console.print(f"this run in MLflow: {server.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}", soft_wrap=True, highlight=False)
+    console.print(
+        f"this run in MLflow: {server.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}", soft_wrap=True, highlight=False, markup=False
+    )
     if server != uri:
         command = f"{Path(sys.executable).parent / 'mlflow'} ui --backend-store-uri {uri} --port {server.rpartition(':')[2]} --workers 1"
-        console.print(f"open it with: {command}", soft_wrap=True, highlight=False)
+        _line(console, f"open it with: {command}")
+
+
+def _line(console: Console, text: str) -> None:
+    """As it is, so that it can be copied: not wrapped, and with no `[…]` taken for markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _port() -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from flows.progress import Watcher
 from tasks.ledger import Run
@@ -89,3 +91,26 @@ class _Listener:
 
     def refer(self, files: Mapping[str, tuple[Path, str]]) -> None:
         self._run.refer(files)
+
+
+class Watched:
+    """A `Report` for one stage that runs outside of a pipeline: a watcher listens, no ledger."""
+
+    def __init__(self, stage: str, watcher: Watcher) -> None:
+        self._stage, self._watcher = stage, watcher
+
+    def __enter__(self) -> Self:
+        self._watcher.begin(self._stage)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._watcher.end(self._stage, "done" if kind is None else "failed" if issubclass(kind, Exception) else "stopped")
+
+    def progress(self, done: float, total: float, unit: str, measured: Mapping[str, float] | None = None) -> None:
+        self._watcher.progress(self._stage, done, total, unit, measured or {})
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        self._watcher.say(self._stage, text)

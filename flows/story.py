@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.table import Table
+from rich.text import Text
 
 from flows.outcome import RunReport
 
@@ -36,7 +37,8 @@ def table(report: RunReport) -> Table:
         made.add_row(what, value)
     kind = f" [{report.kind}]" if report.kind else ""
     made.add_section()
-    made.add_row("verdict", f"{report.verdict}{kind}", style=_STYLES.get(report.verdict, "bold red"))
+    # Text, not str: rich takes `[…]` in a str for markup.
+    made.add_row("verdict", Text(f"{report.verdict}{kind}"), style=_STYLES.get(report.verdict, "bold red"))
     return made
 
 

@@ -67,13 +67,13 @@ def test_bad_input_is_named_before_anything_is_started(case: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["run"], "Missing argument"),
+        (["run"], "Missing parameter: config"),
         (["run", "x.yaml", "--sett", "a=b"], "No such option"),
         (["nothing"], "No such command"),
         (["deploy"], "expected CONFIG or MODEL[@ALIAS]"),
         (["deploy", "tiny-eagle3@best"], "found alias 'best'; expected champion or challenger"),
         (["deploy", "nowhere.yaml"], "nowhere.yaml: found No such file"),
-        (["verify", "nowhere", "--target", "nowhere"], "nowhere"),
+        (["verify", "nowhere", "--target", "nowhere"], "nowhere: found no folder"),
         (["doctor", "nowhere.yaml"], "nowhere.yaml: found No such file"),
     ],
 )
