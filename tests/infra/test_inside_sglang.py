@@ -38,7 +38,7 @@ def test_it_stays_out_of_the_way_where_the_cpu_engine_was_not_asked_for() -> Non
         "import sys; from sglang.srt.plugins import load_plugins; load_plugins();"
         "from sglang.srt.plugins.hook_registry import HookRegistry;"
         "from draftproof_sglang.cpu import hooks, standin;"
-        "assert not standin.installed(); assert not set(hooks.TARGETS) & HookRegistry._patched"
+        "assert not standin.installed(); assert not {hook.target for hook in hooks.HOOKS} & HookRegistry._patched"
     )
     done = run(["-c", code], SGLANG_USE_CPU_ENGINE="0", SGLANG_PLATFORM="")
     assert done.returncode == 0, done.stderr[-3000:]

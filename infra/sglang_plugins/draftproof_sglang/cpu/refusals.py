@@ -26,6 +26,7 @@ def refuse_model(runner: Any) -> None:
         (runner.page_size != 1, f"pages of {runner.page_size} tokens; launch with --page-size 1"),
         (args.enable_deterministic_inference, "--enable-deterministic-inference"),
         (args.enable_torch_compile, "--enable-torch-compile"),
+        (getattr(pool, "kv_cache_layout", "nhd") != "nhd", "SGLANG_USE_HND_KVCACHE"),
         (type(pool) is not MHATokenToKVPool, f"a KV cache of type {type(pool).__name__} (MLA, sliding window or hybrid attention)"),
     ):
         if refused:
@@ -72,6 +73,11 @@ def refuse_sampling(_: None, params: Any, vocab_size: int) -> None:
         raise ValueError("speculation on a CPU answers greedily: ask for temperature 0, or use a server without speculation")
     if params.sampling_seed is not None:
         raise ValueError("a seed has no effect on this CPU server: leave it out, or ask for temperature 0")
+
+
+def refuse_update(*_: Any, **__: Any) -> tuple[bool, str]:
+    """In the place of SGLang's updates of a running server's weights; it passes the pair on to the client as a failure."""
+    return False, "draftproof-sglang: the weights of a running CPU server cannot be changed; start another one"
 
 
 def _speculative() -> bool:

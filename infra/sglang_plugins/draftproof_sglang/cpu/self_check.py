@@ -56,15 +56,15 @@ def version() -> None:
 
 def targets() -> None:
     """Before the hooks are set: each function they wrap has the parameters they were written for."""
-    from draftproof_sglang.cpu.hooks import TARGETS
+    from draftproof_sglang.cpu.hooks import HOOKS
 
-    for target, expected in TARGETS.items():
+    for hook in HOOKS:
         try:
-            found = tuple(inspect.signature(pkgutil.resolve_name(target)).parameters)
+            found = tuple(inspect.signature(pkgutil.resolve_name(hook.target)).parameters)
         except (ImportError, AttributeError) as error:
-            raise Mismatch(f"{target} is missing ({error})") from None
-        if found != expected:
-            raise Mismatch(f"{target} takes {found}, not {expected}")
+            raise Mismatch(f"{hook.target} is missing ({error})") from None
+        if found != hook.parameters:
+            raise Mismatch(f"{hook.target} takes {found}, not {hook.parameters}")
 
 
 def in_place() -> None:
@@ -72,10 +72,10 @@ def in_place() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.utils import cpu_has_amx_support
 
-    from draftproof_sglang.cpu.hooks import TARGETS
+    from draftproof_sglang.cpu.hooks import HOOKS
     from draftproof_sglang.cpu.standin import FUNCTIONS
 
-    unset = sorted(set(TARGETS) - HookRegistry._patched)
+    unset = sorted({hook.target for hook in HOOKS} - HookRegistry._patched)
     if unset:
         raise Mismatch(f"the hooks on {', '.join(unset)} did not take")
     for module_name, names in _BOUND.items():
