@@ -36,12 +36,11 @@ def check_record(record: WiringRecord, config: Mapping[str, Any], d2t_D: torch.T
 
 
 def _target(record: WiringRecord, target: TargetSizes) -> Iterator[Check]:
-    trained = (record.target.num_layers, record.target.hidden_size, record.target.vocab_size)
-    served = (target.num_layers, target.hidden_size, target.vocab_size)
+    before = record.target
+    trained = (family(before.family).name, before.num_layers, before.hidden_size, before.vocab_size)
+    served = (target.family.name, target.num_layers, target.hidden_size, target.vocab_size)
     if trained != served:
-        message = (
-            f"The drafter was trained for a target of {trained} (layers, hidden size, vocabulary), this one has {served}. Use its own."
-        )
+        message = f"The drafter is for a target {trained} (family, layers, hidden size, vocabulary), this one is {served}. Serve its own."
         yield broken("wiring record: target", Kind.ARCHITECTURE_FLAGS, message, {"trained": trained, "served": served})
 
 

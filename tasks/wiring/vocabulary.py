@@ -74,5 +74,5 @@ def _rises_within(ids_D: torch.Tensor, target_size: int) -> bool:
 def _looks_like_ids(d2t_D: torch.Tensor, target_size: int, t2d_V: torch.Tensor | None, valid: bool) -> bool:
     """The ids that `t2d` marks; without it, ids in order that make no valid offsets (rising offsets can be right)."""
     if t2d_V is not None:
-        return torch.equal(t2d_V.nonzero().flatten(), d2t_D)
+        return bool(torch.equal(t2d_V.nonzero().flatten(), d2t_D))
     return not valid and _rises_within(d2t_D, target_size)
