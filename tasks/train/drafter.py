@@ -11,6 +11,7 @@ from transformers import LlamaConfig, PretrainedConfig
 
 from tasks.config import TrainConfig
 from tasks.products import TargetProduct
+from tasks.train import kernels
 from tasks.train.vocabulary import Vocabulary
 from tasks.verdict import BadInput
 from tasks.wiring.record import Draft, Rope
@@ -78,7 +79,7 @@ def draft_record(config: TrainConfig, layer: LlamaConfig) -> Draft:
 def library_arguments(config: TrainConfig, *, target: TargetProduct, boundaries: list[int], draft_size: int, device: str) -> dict[str, Any]:
     """What `from_training_args` and `get_trainer_kwargs` (models/eagle3/core.py, speculators 0.9.0) read.
 
-    Flex attention has no backward on a CPU, and the fused losses are Triton kernels.
+    Flex attention has no backward on a CPU, and the fused losses are Triton kernels: there `tasks.train.kernels` steps in.
     """
     on_gpu = device == "cuda"
     return {
@@ -93,7 +94,7 @@ def library_arguments(config: TrainConfig, *, target: TargetProduct, boundaries:
         "embed_requires_grad": False,
         "ttt_steps": config.ttt_steps,
         "ttt_step_loss_decay": config.ttt_step_loss_decay,
-        "draft_attn_impl": "simple_flex_attention" if on_gpu else "sdpa",
+        "draft_attn_impl": "simple_flex_attention" if on_gpu else kernels.ATTENTION,
         "loss_fn": "kl_div",
         "loss_implementation": "fused" if on_gpu else "eager",
     }

@@ -116,6 +116,7 @@ def gate(name: str, wrong: Sequence[str], *, asked: int) -> Check:
 
 
 def feature_file(capture: CaptureProduct, row: int) -> Path:
+    """Where the features of a row lie, in the library's naming."""
     return capture.folder / "hidden_states" / f"hs_{row}.safetensors"
 
 

@@ -19,7 +19,7 @@ from tasks.device import Placement, place
 from tasks.products import CaptureProduct, DataProduct, TargetProduct, TrainProduct
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_folder, versions
-from tasks.train import cpu, reference
+from tasks.train import cpu, kernels, reference
 from tasks.train.drafter import draft_record, layer_config, library_arguments, new_drafter
 from tasks.train.loop import DraftTrainer, epoch_starts
 from tasks.train.rows import Rows, check_features, check_lengths, check_split, make_loaders, read_rows, write_dataset
@@ -152,7 +152,7 @@ class _Job:
             draft_size=vocabulary.size,
             device=self.placement.device,
         )
-        with cpu.accelerator_not_needed(self.placement.device):
+        with cpu.accelerator_not_needed(self.placement.device), cpu.faster_argmax(self.placement.device):
             drafter = new_drafter(layer, vocabulary, arguments, self.seed)
             trainer = DraftTrainer(
                 drafter,
@@ -199,6 +199,8 @@ class _Job:
 def trainer_settings(config: TrainConfig, placement: Placement, folder: Path, total_steps: int, arguments: dict[str, Any]) -> TrainerConfig:
     """The library's `TrainerConfig`, whole. Checkpoints are ours (`tasks.train.state`), so its own are off."""
     train_kwargs, held_out_kwargs = Eagle3DraftModel.get_trainer_kwargs(**arguments)
+    if placement.device == "cpu":
+        train_kwargs["loss_config"] = held_out_kwargs["loss_config"] = {"kl_div": (kernels.kl_divergence, 1.0)}
     return TrainerConfig(
         lr=config.lr,
         num_epochs=config.epochs,

@@ -7,7 +7,6 @@ speculators 0.9.0), so that a resumed run ends elsewhere, and it is a pickle.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def save_state(path: Path, trainer: Trainer, progress: Progress) -> None:
     progress.schedules = [scheduler.state_dict() for scheduler in trainer.schedulers]
     temporary = path.with_suffix(".writing")
     save_file(_tensors(trainer), temporary, metadata={"progress": json.dumps(asdict(progress))})
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def load_state(path: Path, trainer: Trainer) -> Progress:

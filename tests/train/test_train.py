@@ -14,9 +14,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from tasks.config import TrainConfig
-from tasks.products import CaptureProduct, DataProduct, TargetProduct, TrainProduct
+from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProduct, TrainProduct
 from tasks.report import Silent
 from tasks.store import Store, sha256_file
 from tasks.train import train_drafter
@@ -90,23 +91,23 @@ def product(inputs: Inputs, heard: Heard, tmp_path_factory: pytest.TempPathFacto
     return inputs.train(tmp_path_factory.mktemp("uninterrupted"), report=heard)
 
 
-def test_product_is_whole(product: TrainProduct, inputs: Inputs) -> None:
+def test_product_is_whole(product: TrainProduct) -> None:
     assert sorted(path.name for path in product.folder.iterdir()) == ["checkpoint", "product.json", "trainer_logits"]
     assert not list(product.folder.rglob("*.pt")), "no pickle is left behind"
-    rows = [line for line in inputs.data.conversations.read_text().splitlines()]
-    assert product.logits_rows == [12, 13] and len(rows) == 16
+    assert product.logits_rows == [12, 13], "the first held-out rows"
     assert product.train_tokens_per_second > 0 and product.optimizer_steps >= 2 * 3
 
 
 def test_counts_are_those_of_the_held_out_rows(product: TrainProduct, inputs: Inputs) -> None:
-    assert len(product.steps) == CONFIG.ttt_steps
-    assert all(step.right_full is not None and step.right_full <= step.right <= step.positions for step in product.steps[:1])
-    assert len({step.positions for step in product.steps}) == 1
+    """Supervised are the answers, all of them longer than the masked beginning of a row."""
+    lines = inputs.data.conversations.read_text().splitlines()[inputs.data.train :]
+    answers = [Conversation.model_validate_json(line).spans[0] for line in lines]
+    assert [step.positions for step in product.steps] == [sum(stop - start for start, stop in answers)] * CONFIG.ttt_steps
     assert product.steps[0].right >= product.steps[1].right >= product.steps[2].right
+    assert all(step.right_full is not None and step.right_full <= step.right for step in product.steps)
 
 
-def test_logits_are_documented_and_give_the_counts(product: TrainProduct, inputs: Inputs) -> None:
-    """The logits alone, with the target's head, reproduce the count of step 0 on their rows."""
+def test_logits_are_as_documented(product: TrainProduct, inputs: Inputs) -> None:
     checkpoint = load_file(product.folder / "checkpoint" / "model.safetensors")
     draft_size = len(checkpoint["d2t"])
     for row in product.logits_rows:
@@ -116,6 +117,41 @@ def test_logits_are_documented_and_give_the_counts(product: TrainProduct, inputs
         captured = load_file(inputs.capture.folder / "hidden_states" / f"hs_{row}.safetensors")
         assert torch.equal(tensors["features"], captured["hidden_states"][:, :-1])
         assert torch.isfinite(tensors["logits"]).all()
+
+
+def test_every_row_s_logits_give_the_counts(inputs: Inputs, product: TrainProduct, tmp_path: Path) -> None:
+    """Logits of all held-out rows, with labels from the target's norm and head, give each step's count once more."""
+    store = tmp_path / "all"
+    whole = train_drafter(
+        CONFIG,
+        seed=3,
+        data=inputs.data,
+        capture=inputs.capture,
+        target=inputs.target,
+        parity_rows=99,
+        store=Store(store),
+        report=Silent(),
+    )
+    assert whole.steps == product.steps and len(whole.logits_rows) == inputs.data.held_out
+    model = LlamaForCausalLM.from_pretrained(inputs.target.folder).eval()
+    d2t = load_file(whole.folder / "checkpoint" / "model.safetensors")["d2t"]
+    ids = d2t + torch.arange(len(d2t))
+    right, right_full = [0] * CONFIG.ttt_steps, [0] * CONFIG.ttt_steps
+    conversations = [Conversation.model_validate_json(line) for line in inputs.data.conversations.read_text().splitlines()]
+    for row in whole.logits_rows:
+        logits_KSV = load_file(whole.folder / "trainer_logits" / f"{row}.safetensors")["logits"]
+        captured = load_file(inputs.capture.folder / "hidden_states" / f"hs_{row}.safetensors")["hidden_states"]
+        with torch.inference_mode():
+            wanted = model.lm_head(model.model.norm(captured[1:, -1].float()))
+        start, stop = conversations[row].spans[0]
+        for counts, labels in ((right, ids[wanted[:, ids].argmax(-1)]), (right_full, wanted.argmax(-1))):
+            for j in range(start - 1, stop - 1):  # position j supervises token j + 1
+                for k in range(min(CONFIG.ttt_steps, stop - 1 - j)):
+                    if ids[logits_KSV[k, j].argmax()] != labels[j + k]:
+                        break
+                    counts[k] += 1
+    assert right == [step.right for step in whole.steps]
+    assert right_full == [step.right_full for step in whole.steps]
 
 
 def test_wiring_record_is_extended(product: TrainProduct, inputs: Inputs) -> None:
@@ -219,7 +255,8 @@ def test_wiring_of_other_boundaries_is_refused(inputs: Inputs, tmp_path: Path) -
         Inputs(inputs.data, other, inputs.target).train(tmp_path)
 
 
-def test_state_is_read_as_safetensors_only(product: TrainProduct) -> None:
+def test_names_in_the_checkpoint(product: TrainProduct) -> None:
+    """Export and the standalone drafter read these names."""
     with safe_open(product.folder / "checkpoint" / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
     assert {"fc.weight", "lm_head.weight", "d2t", "t2d", "layers.0.hidden_norm.weight"} <= names
