@@ -76,9 +76,7 @@ def make(
             tokens = len(chosen) * (config.prompt_tokens + config.answer_tokens)
             need_disk(folder, tokens * len(tap.boundaries) * target.print.hidden_size * 2, "keeping features while answering")
         parts = list(_chunks(chosen, config, folder, open_engine, tap, report))
-        return _write(
-            folder, [Conversation.model_validate_json(line) for part in parts for line in part.read_text().splitlines()], config, dropped
-        )
+        return _write(folder, parts, config, dropped)
 
     product = store.make("data", key, build, hashed=lambda name: not name.startswith(f"{FEATURES}/"))
     return DataProduct(folder=store.folder("data", key), **product)
@@ -182,11 +180,22 @@ def _line(item: _Chosen, answered: Tokenised) -> str:
     ).model_dump_json()
 
 
-def _write(folder: Path, conversations: list[Conversation], config: DataConfig, dropped: Dropped) -> dict[str, Any]:
-    """`conversations.jsonl`, without answers that are too short; the counts."""
-    kept = [c for c in conversations if _supervised(c) >= config.min_answer_tokens]
-    dropped["answer too short"] += len(conversations) - len(kept)
-    counts: dict[str, int] = {split: sum(c.split == split for c in kept) for split in ("train", "held_out")}
+def _write(folder: Path, parts: list[Path], config: DataConfig, dropped: Dropped) -> dict[str, Any]:
+    """`conversations.jsonl` from the chunks, without answers that are too short; the counts."""
+    path = folder / "conversations.jsonl"
+    counts: dict[str, int] = {"train": 0, "held_out": 0}
+    tokens = supervised = 0
+    with path.open("w", encoding="utf-8") as out:
+        for line in (line for part in parts for line in part.read_text(encoding="utf-8").splitlines()):
+            conversation = Conversation.model_validate_json(line)
+            answered = sum(end - start for start, end in conversation.spans)
+            if answered < config.min_answer_tokens:
+                dropped["answer too short"] += 1
+                continue
+            out.write(line + "\n")
+            counts[conversation.split] += 1
+            tokens += len(conversation.tokens)
+            supervised += answered
     if not all(counts.values()):
         raise BadInput(
             "data.min_answer_tokens",
@@ -194,7 +203,6 @@ def _write(folder: Path, conversations: list[Conversation], config: DataConfig, 
             expected="some of each",
             do="Lower it, or give more prompts.",
         )
-    tokens, supervised = sum(len(c.tokens) for c in kept), sum(map(_supervised, kept))
     if not 0 < supervised < tokens:
         raise ProofFailed(
             Verdict(
@@ -206,20 +214,13 @@ def _write(folder: Path, conversations: list[Conversation], config: DataConfig, 
                 evidence={"supervised": supervised, "tokens": tokens},
             )
         )
-    path = folder / "conversations.jsonl"
-    write_atomic(path, "".join(c.model_dump_json() + "\n" for c in kept))
-    for part in (folder / "chunks").iterdir():
+    for part in parts:
         part.unlink()
     (folder / "chunks").rmdir()
     return {
         "sha256": sha256_file(path),
-        "train": counts["train"],
-        "held_out": counts["held_out"],
+        **counts,
         "tokens": tokens,
         "supervised_tokens": supervised,
         "dropped": dict(sorted((reason, count) for reason, count in dropped.items() if count)),
     }
-
-
-def _supervised(conversation: Conversation) -> int:
-    return sum(end - start for start, end in conversation.spans)

@@ -15,7 +15,9 @@ def convert(source: Path, folder: Path) -> None:
     """Write config, tokenizer, chat template and float32 safetensors of `source` into `folder`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     # transformers 5.19 refuses to save a model that was read from GGUF; one built from its config alone it saves.
