@@ -27,7 +27,9 @@ def place(device: str = "auto", dtype: str = "auto") -> Placement:
 
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
-        raise BadInput("device", found="cuda, but torch sees no GPU", expected="cpu or auto", do="Set device: auto, or install a CUDA torch.")
+        raise BadInput(
+            "device", found="cuda, but torch sees no GPU", expected="cpu or auto", do="Set device: auto, or install a CUDA torch."
+        )
     resolved = device if device != "auto" else ("cuda" if has_gpu else "cpu")
     if dtype == "auto":
         dtype = "bfloat16" if (torch.cuda.is_bf16_supported() if resolved == "cuda" else cpu_multiplies_bfloat16()) else "float32"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.capture import files
 from tasks.capture.check import check
@@ -19,9 +20,13 @@ from tasks.wiring.boundaries import check_boundaries, default_boundaries
 from tasks.wiring.extraction import Extractor, SecondPath
 from tasks.wiring.record import Features, WiringRecord
 
+_Item = TypeVar("_Item")
+
 MANIFEST = "manifest.json"
+KEPT = "features"
+"""Sub-folder of the data's product in which a tap kept features."""
 _AT_ONCE = 256
-"""Conversations that are extracted between two looks at the disk: what an interruption can cost."""
+"""Conversations that are looked at together: what an interruption can cost."""
 
 
 def capture(
@@ -43,6 +48,7 @@ def capture(
         "config": config.model_dump(),
         "boundaries": boundaries,
         "data": data.sha256,
+        "kept": (data.folder / KEPT).is_dir(),  # computed afterwards they differ by rounding
         "target": target.sha256,
         "placement": placement.model_dump(),
         "versions": versions("torch", "transformers"),
@@ -82,31 +88,32 @@ def conversations(path: Path) -> Iterator[tuple[int, Conversation]]:
 
 def _fill(folder: Path, data: DataProduct, stored: list[int], open_target: Callable[[], Extractor], report: Report) -> int:
     """Bring every row's file into `folder`, linked or computed; the number of those linked."""
-    reused, total, missing = 0, data.train + data.held_out, list[tuple[int, list[int]]]()
+    reused, total = 0, data.train + data.held_out
     extractor: Extractor | None = None
-
-    def extract() -> None:
-        nonlocal extractor
-        extractor = extractor or open_target()
-        for index, features in extractor.features([tokens for _, tokens in missing], stored):
-            row, tokens = missing[index]
-            files.write(files.shard(folder, row), features, tokens)
-        missing.clear()
-
-    for row, conversation in conversations(data.conversations):
-        source = files.kept(data.folder / "features", conversation.id)
-        if files.holds(source, conversation.tokens, len(stored)):
-            files.link(source, files.shard(folder, row))
-            reused += 1
-        elif not files.holds(files.shard(folder, row), conversation.tokens, len(stored)):
-            missing.append((row, conversation.tokens))
-        if len(missing) == _AT_ONCE:
-            extract()
-            report.progress(row + 1, total, "conversations")
-    if missing:
-        extract()
-    report.progress(total, total, "conversations")
+    for block in batched(conversations(data.conversations), _AT_ONCE):
+        missing: list[tuple[int, list[int]]] = []
+        for row, conversation in block:
+            source = files.kept(data.folder / KEPT, conversation.id)
+            if files.holds(source, conversation.tokens, len(stored)):
+                files.link(source, files.shard(folder, row))
+                reused += 1
+            else:
+                missing.append((row, conversation.tokens))
+        # All or none of a block: rounding depends on what is computed together, and an interruption must not show.
+        if not all(files.holds(files.shard(folder, row), tokens, len(stored)) for row, tokens in missing):
+            extractor = extractor or open_target()
+            for index, features in extractor.features([tokens for _, tokens in missing], stored):
+                row, tokens = missing[index]
+                files.write(files.shard(folder, row), features, tokens)
+        report.progress(block[-1][0] + 1, total, "conversations")
     return reused
+
+
+def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """`itertools.batched`, which Python 3.11 does not have."""
+    iterator = iter(items)
+    while block := list(islice(iterator, size)):
+        yield block
 
 
 def _write_record(folder: Path, boundaries: list[int], placement: Placement, data: DataProduct, target: TargetProduct) -> None:
