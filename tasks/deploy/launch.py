@@ -18,10 +18,16 @@ from typing import Any, Literal
 from tasks.config import DeployConfig
 from tasks.device import place
 from tasks.store import sha256_json
+from tasks.verdict import BadInput
 
 # The CPU plugin (infra/sglang_plugins): its platform entry point, its general plugin and its attention backend.
 CPU_PLATFORM = "draftproof_cpu"
 CPU_ATTENTION = "cpu_sdpa"
+# What is run as `python -m …`. The CPU's starts the same server with fewer imports. Both skip the question of
+# `sglang serve` whether the model is a diffusion pipeline (sglang 0.5.23, cli/serve.py).
+_MODULES = {"cpu": "draftproof_sglang.cpu.serve", "cuda": "sglang.launch_server"}
+# Without it SGLang imports each of its 250 model files (sglang 0.5.23, srt/models/registry.py:153-159).
+_CPU_MODELS = "draftproof_sglang.models"
 
 # Variables that change what SGLang, torch or Python do: ours or none, never the caller's. One of them,
 # SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
@@ -53,9 +59,7 @@ class Launch:
 
     def command(self) -> list[str]:
         """The command line. `weight_version` carries the identity: SGLang repeats it in every answer."""
-        # `python -m sglang.launch_server` runs the same server as `sglang serve`, without asking whether the
-        # model is a diffusion pipeline (sglang 0.5.23, cli/serve.py).
-        return [self.python, "-m", "sglang.launch_server", *_arguments({**self.flags, "weight_version": self.identity})]
+        return [self.python, "-m", _MODULES[self.flags["device"]], *_arguments({**self.flags, "weight_version": self.identity})]
 
     def full_environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of the server: what is inherited and harmless, then what we set."""
@@ -72,7 +76,17 @@ class Launch:
 
 
 def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, port: int) -> Launch:
-    """The launch of a server, pure but for asking torch whether there is a GPU. Raises BadInput for a GPU that is not there."""
+    """The launch of a server, pure but for asking torch whether there is a GPU.
+
+    Raises BadInput for a GPU that is not there, and for a draft dtype that SGLang has no flag for.
+    """
+    if config.draft_dtype not in (None, config.dtype):
+        raise BadInput(
+            "deploy.draft_dtype",
+            found=config.draft_dtype,
+            expected=f"null or {config.dtype}: SGLang 0.5.23 computes the drafter in the target's dtype (srt/configs/model_config.py:965)",
+            do="Set deploy.dtype, for both.",
+        )
     device = place(config.device).device
     return Launch(
         python=config.python or sys.executable,
@@ -173,6 +187,7 @@ def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[s
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_PLATFORM": CPU_PLATFORM,
         "SGLANG_PLUGINS": CPU_PLATFORM,
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": _CPU_MODELS,
         # Without it the first speculative request compiles for half a minute (facts/sglang.md).
         "TORCHDYNAMO_DISABLE": "1",
     }

@@ -70,5 +70,5 @@ def _refused(python: str, words: str) -> Check:
         name="SGLang takes the command",
         verdict=Outcome.FAIL,
         kind=Kind.LAUNCH_FLAGS,
-        message=f"{python} -m sglang.launch_server does not take the command:\n{words}",
+        message=f"SGLang in {python} does not take the command:\n{words}",
     )

@@ -59,7 +59,7 @@ def nothing_left() -> Iterator[None]:
 
 def _below_us_or_orphaned(process: psutil.Process) -> bool:
     try:
-        return "time.sleep(600)" in " ".join(process.cmdline()) or "sglang.launch_server" in process.cmdline()
+        return "time.sleep(600)" in " ".join(process.cmdline()) or "--weight-version" in process.cmdline()
     except psutil.Error:
         return False
 
