@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy import stats
+from torch.nn.utils.rnn import pad_sequence
 
 from tasks.report import Report
 from tasks.verdict import Check, Outcome
@@ -211,16 +212,15 @@ def _likelihoods(wiring: Wiring, rows: Sequence[_Row]) -> np.ndarray:
     ids = wiring.drafter.target_ids_V.cpu()
     kept = (ids >= 0) & (ids < vocabulary)
     to_draft[ids[kept]] = torch.arange(len(ids))[kept]
-    return np.array([_likelihood(wiring, row, to_draft, vocabulary) for row in rows])
-
-
-def _likelihood(wiring: Wiring, row: _Row, to_draft: torch.Tensor, vocabulary: int) -> float:
-    total, count = 0.0, 0
-    for k, final in enumerate(wiring.drafter.unroll(row.tokens_S[None], _fed(row, wiring)[None], _STEPS, advance=wiring.advance)):
-        places = row.supervised_S[2 + k :].nonzero().flatten()
-        wanted = to_draft[row.tokens_S[places + 2 + k]]
-        shares = wiring.drafter.logits(final[0, places]).softmax(-1).cpu()
+    tokens_BS = pad_sequence([row.tokens_S for row in rows], batch_first=True)
+    fed_BSnH = pad_sequence([_fed(row, wiring) for row in rows], batch_first=True)
+    supervised_BS = pad_sequence([row.supervised_S for row in rows], batch_first=True)
+    total_B, count_B = torch.zeros(len(rows)), torch.zeros(len(rows))
+    for k, final in enumerate(wiring.drafter.unroll(tokens_BS, fed_BSnH, _STEPS, advance=wiring.advance)):
+        row, place = supervised_BS[:, 2 + k :].nonzero(as_tuple=True)
+        wanted = to_draft[tokens_BS[row, place + 2 + k]]
+        shares = wiring.drafter.logits(final[row, place]).softmax(-1).cpu()
         said = shares.gather(1, wanted.clamp(min=0)[:, None])[:, 0] * (wanted >= 0)
-        total += float(((1 - _EVEN) * said + _EVEN / vocabulary).log().sum())
-        count += len(places)
-    return total / max(count, 1)
+        total_B.index_add_(0, row, ((1 - _EVEN) * said + _EVEN / vocabulary).log())
+        count_B.index_add_(0, row, torch.ones(len(row)))
+    return (total_B / count_B.clamp(min=1)).double().numpy()

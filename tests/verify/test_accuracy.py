@@ -25,6 +25,8 @@ STEPS, TIE = 3, 1e-4
 
 def library_counts(model: Any, row: HeldOut, features: torch.Tensor, last: torch.Tensor) -> list[tuple[int, int]]:
     """(right, positions) per step, from the library's own forward and metrics."""
+    from speculators.losses import resolve_loss_config
+
     mask = torch.zeros(len(row.tokens), dtype=torch.bool)
     for start, stop in row.spans:
         mask[start:stop] = True
@@ -36,6 +38,7 @@ def library_counts(model: Any, row: HeldOut, features: torch.Tensor, last: torch
             loss_mask=mask[None, 1:],
             verifier_last_hidden_states=last[None, 1:],
             ttt_steps=STEPS,
+            loss_config=resolve_loss_config("kl_div", "eager"),
         )
     return [(int(metrics[f"full_acc_{k}_sum"]), int(metrics[f"full_acc_{k}_total"])) for k in range(STEPS)]
 
