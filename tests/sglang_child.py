@@ -46,7 +46,7 @@ from torch import nn  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
 
 ONLY_RANK = types.SimpleNamespace(is_first_rank=True, is_last_rank=True)
-INNER = {  # the class that holds the layers, and the one that owns the setter
+INNER = {  # the class that holds the layers
     "LlamaForCausalLM": "llama.LlamaModel",
     "MistralForCausalLM": "llama.LlamaModel",
     "Phi3ForCausalLM": "llama.LlamaModel",

@@ -48,7 +48,7 @@ def served(request: Any, tmp_path_factory: pytest.TempPathFactory, tiny_target: 
 
 
 def own_shapes(parameters: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Total rows of what a fused parameter holds, under the name of its parts."""
+    """Parameters without the outer module's prefix."""
     return {name.removeprefix("model."): shape for name, shape in parameters.items()}
 
 
