@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from draftproof_sglang.cpu import BACKEND, hooks, linear, refusals, self_check, standin, tree
+from draftproof_sglang.cpu import BACKEND, hooks, linear, refusals, rotary, self_check, standin, tree
 from sglang.srt.plugins import load_plugins
 
 load_plugins()
@@ -18,7 +18,8 @@ from sglang.kernels.ops.speculative import spec_tree  # noqa: E402
 from sglang.srt.layers.logits_processor import LogitsProcessor  # noqa: E402
 from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool  # noqa: E402
+from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardMode  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
@@ -103,11 +104,12 @@ def model(**layer: Any) -> torch.nn.Module:
 
 def runner(layers: torch.nn.Module | None = None, **changes: Any) -> Any:
     pool = MHATokenToKVPool(SLOTS, 1, changes.pop("kv_dtype", torch.float32), SHARED, SIZE, LAYERS, "cpu", False)
-    args = {"enable_deterministic_inference": False, "enable_torch_compile": False}
+    pool.kv_cache_layout = changes.pop("layout", "nhd")
+    args = {"enable_deterministic_inference": False, "enable_torch_compile": False, "speculative_draft_window_size": None}
     table = torch.zeros(4, 64, dtype=torch.int32)
     return SimpleNamespace(
         req_to_token_pool=SimpleNamespace(req_to_token=table),
-        token_to_kv_pool=pool,
+        token_to_kv_pool=changes.pop("pool", pool),
         page_size=changes.pop("page_size", 1),
         server_args=SimpleNamespace(**{**args, **changes}),
         model=layers or model(),
@@ -271,6 +273,42 @@ def test_weights_of_a_running_server_are_not_changed() -> None:
         assert "cannot be changed" in message
 
 
+# ---- rotary embedding
+
+
+def rope(size: int = 8, rotary_dim: int = 8, neox: bool = True, dtype: torch.dtype = torch.float32, kind: Any = RotaryEmbedding) -> Any:
+    return kind(size, rotary_dim, 64, 10000, neox, dtype)
+
+
+def rotated(embedding: Any, positions: torch.Tensor, dtype: torch.dtype = torch.float32) -> tuple[bool, bool]:
+    """Whether the result is SGLang's own fallback's to the bit, and whether ours made it."""
+    packed = torch.randn(len(positions), (6 + 2 + 2) * 8, dtype=dtype)
+    query, key, _ = packed.split([48, 16, 16], dim=-1)
+    expected = embedding.forward_native(positions, query.clone(), key.clone())
+    got = embedding.forward_cpu(positions, query, key)
+    return all(torch.equal(*pair) for pair in zip(got, expected, strict=True)), hasattr(embedding, rotary._TABLES)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 40])
+def test_rotary_embedding_is_sglangs_own_to_the_bit(tokens: int) -> None:
+    embedding, positions = rope(), torch.randperm(50)[:tokens]
+    assert rotated(embedding, positions) == (True, True)
+    positions.add_(1)  # as SGLang's draft steps do
+    assert rotated(embedding, positions) == (True, True)
+    embedding.cos_sin_cache = embedding.cos_sin_cache * 2
+    assert rotated(embedding, positions) == (True, True)
+
+
+class OwnWay(RotaryEmbedding):
+    def forward_native(self, *args: Any, **kwargs: Any) -> Any:
+        return tuple(x * 2 for x in super().forward_native(*args, **kwargs))
+
+
+@pytest.mark.parametrize("other", [{"rotary_dim": 4}, {"neox": False}, {"kind": OwnWay}, {"dtype": torch.bfloat16}])
+def test_other_rotary_embeddings_are_left_to_sglang(other: dict[str, Any]) -> None:
+    assert rotated(rope(**other), torch.arange(5), other.get("dtype", torch.float32)) == (True, False)
+
+
 # ---- refusals
 
 
@@ -281,6 +319,9 @@ def test_weights_of_a_running_server_are_not_changed() -> None:
         ({"kv_dtype": torch.float8_e5m2}, "KV cache in torch.float8_e5m2"),
         ({"enable_deterministic_inference": True}, "deterministic"),
         ({"enable_torch_compile": True}, "torch-compile"),
+        ({"speculative_draft_window_size": 64}, "draft-window"),
+        ({"layout": "hnd"}, "HND"),
+        ({"pool": object.__new__(MLATokenToKVPool)}, "MLATokenToKVPool"),
         ({"layers": {"sliding_window_size": 16}}, "sliding window of 16"),
         ({"layers": {"logit_cap": 30.0}}, "cap of 30"),
         ({"layers": {"is_cross_attention": True}}, "cross attention"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from draftproof_sglang.cpu import BACKEND, linear, refusals
+from draftproof_sglang.cpu import BACKEND, linear, refusals, rotary
 
 
 def register() -> None:
@@ -73,6 +73,12 @@ HOOKS = (
         ("self", "hidden_states", "lm_head", "embedding_bias", "out"),
         "AROUND",
         linear.lm_head,
+    ),
+    Hook(
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cpu",
+        ("self", "positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"),
+        "AROUND",
+        rotary.forward_cpu,
     ),
     _update("update_weights_from_disk", "model_path", "load_format", "weight_name_filter", "recapture_cuda_graph"),
     _update("update_weights_from_tensor", "named_tensors", "load_format"),

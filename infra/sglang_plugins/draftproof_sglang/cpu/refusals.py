@@ -26,6 +26,7 @@ def refuse_model(runner: Any) -> None:
         (runner.page_size != 1, f"pages of {runner.page_size} tokens; launch with --page-size 1"),
         (args.enable_deterministic_inference, "--enable-deterministic-inference"),
         (args.enable_torch_compile, "--enable-torch-compile"),
+        (args.speculative_draft_window_size is not None, "--speculative-draft-window-size"),
         (getattr(pool, "kv_cache_layout", "nhd") != "nhd", "SGLANG_USE_HND_KVCACHE"),
         (type(pool) is not MHATokenToKVPool, f"a KV cache of type {type(pool).__name__} (MLA, sliding window or hybrid attention)"),
     ):
