@@ -75,10 +75,10 @@ HOOKS = (
         linear.lm_head,
     ),
     Hook(
-        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cpu",
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native",
         ("self", "positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"),
         "AROUND",
-        rotary.forward_cpu,
+        rotary.forward_native,
     ),
     _update("update_weights_from_disk", "model_path", "load_format", "weight_name_filter", "recapture_cuda_graph"),
     _update("update_weights_from_tensor", "named_tensors", "load_format"),

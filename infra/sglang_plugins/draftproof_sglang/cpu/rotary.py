@@ -14,7 +14,7 @@ from torch import Tensor
 _TABLES = "draftproof_tables"
 
 
-def forward_cpu(
+def forward_native(
     original: Any,
     rope: Any,
     positions: Tensor,
@@ -23,8 +23,8 @@ def forward_cpu(
     offsets: Tensor | None = None,
     fused_set_kv_buffer_arg: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Around `RotaryEmbedding.forward_cpu`: query and key [T, H * D] → the same, rotated."""
-    if offsets is not None or fused_set_kv_buffer_arg is not None or not _plain(rope, query):
+    """Around `RotaryEmbedding.forward_native`, where a CPU without AMX kernels ends up: query and key [T, H * D] → the same, rotated."""
+    if offsets is not None or fused_set_kv_buffer_arg is not None or not _usual(rope, query):
         result: tuple[Tensor, Tensor] = original(rope, positions, query, key, offsets, fused_set_kv_buffer_arg)
         return result
     cosines, sines = _tables(rope)
@@ -34,17 +34,10 @@ def forward_cpu(
     return _rotate(query, cosine_T1D, sine_T1D), _rotate(key, cosine_T1D, sine_T1D)
 
 
-def _plain(rope: Any, query: Tensor) -> bool:
-    """Whether this is the common case: halves (NeoX) of whole heads, in float32, and no way of its own."""
-    from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
-
-    return (
-        type(rope).forward_native is RotaryEmbedding.forward_native
-        and rope.is_neox_style
-        and rope.rotary_dim == rope.head_size
-        and query.dtype == rope.cos_sin_cache.dtype == torch.float32
-        and not hasattr(rope, "sin_cos_cache")
-    )
+def _usual(rope: Any, query: Tensor) -> bool:
+    """Whether halves (NeoX) of whole heads are rotated, in float32, from the usual table."""
+    usual: bool = rope.is_neox_style and rope.rotary_dim == rope.head_size and not hasattr(rope, "sin_cos_cache")
+    return usual and query.dtype == rope.cos_sin_cache.dtype == torch.float32
 
 
 def _tables(rope: Any) -> tuple[Tensor, Tensor]:
