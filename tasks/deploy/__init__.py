@@ -12,6 +12,8 @@ from tasks.config import DeployConfig
 from tasks.deploy.generation import Generation as Generation
 from tasks.report import Report
 
+from tasks.verdict import Check
+
 if TYPE_CHECKING:
     from tasks.deploy.server import Server
 
@@ -29,13 +31,29 @@ def start_server(
     """Start a server and return it once a real generation came back and its settings were compared with what was asked.
 
     `drafter` and `steps` are both None for the plain server, both given for the speculative one (a chain of
-    `steps` drafts per round). The server writes to `log`. A kept server (`keep`) outlives this process; any
-    other one is gone when the returned context manager is left, or when this process ends in whatever way.
+    `steps` drafts per round). The server writes to `log`. It is gone when its `with` block is left, or when this
+    process ends in whatever way; a kept one (`keep`) stays if its block is left without an exception.
 
-    Raises BadInput for settings that SGLang would change or ignore in silence, and for a port of the config that
-    is taken; MachineTrouble, with the log's tail, when the server dies or does not answer in time. A setting that
-    the server resolved to something else is no exception: it is a FAIL in `Server.contract`.
+    May be called from two threads, so that a plain and a speculative server start at the same time.
+    Raises ProofFailed, before anything is started, for settings that SGLang would change or ignore in silence;
+    BadInput for an interpreter, a model folder or a GPU that is not there; MachineTrouble when the config's port is
+    taken, and, with the log's tail, when the server dies or does not answer in time. A setting that the server
+    resolved to something else is no exception: it is a FAIL in `Server.contract`.
     """
     from tasks.deploy.server import Server
 
     return Server.start(config, target=target, drafter=drafter, steps=steps, log=log, report=report, keep=keep)
+
+
+def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None) -> list[Check]:
+    """Everything about a launch that can be checked without starting it: the rules, then SGLang's own argument parser.
+
+    The latter runs in a subprocess of the serving interpreter, for some 20 s of CPU time.
+    Raises BadInput for a model folder or a GPU that is not there.
+    """
+    from tasks.deploy.launch import plan
+    from tasks.deploy.ports import free_port
+    from tasks.deploy.preflight import preflight
+
+    port = config.port or free_port(config.host)
+    return preflight(plan(config, target=target, drafter=drafter, steps=steps, port=port))
