@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tasks.config import DeployConfig
 from tasks.deploy.generation import Generation as Generation
 from tasks.report import Report
-
 from tasks.verdict import Check
 
 if TYPE_CHECKING:
