@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from tasks.report import Report
 
@@ -21,7 +21,7 @@ class _Listener(logging.Handler):
         self.last: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        message, step = record.msg, record.__dict__["step"]
+        message, step = cast("dict[str, Any]", record.msg), record.__dict__["step"]
         if "train" in message:
             self.last = self._values(message["train"], suffix="")
             self.report.metrics({**self.last, "learning_rate": _first(message["lr"])}, step)

@@ -89,9 +89,9 @@ class DraftTrainer(library.Trainer):
         self.report.say(f"Training goes on from step {self.global_step} of {self.starts[-1]}.")
 
     def _train(self, epoch: int) -> None:
-        resumed = self.progress if self.progress.epoch == epoch else Progress()
-        self.arrivals.forget(resumed.positions, resumed.supervised)
-        self.progress.epoch = epoch
+        if self.progress.epoch != epoch:
+            self.progress.epoch, self.progress.positions, self.progress.supervised = epoch, 0, 0
+        self.arrivals.forget(self.progress.positions, self.progress.supervised)
         self._resumed = time.perf_counter()
         self.train_epoch(epoch, step_callback=partial(self._after_step, epoch))
         self.arrivals.check(self.rows, range(self.rows.train), "training")
@@ -108,17 +108,15 @@ class DraftTrainer(library.Trainer):
         ends = self.global_step == self.starts[epoch + 1]
         logged = (self.global_step - 1) % self.ours.log_every_steps == 0
         if ends or logged:
-            self._tell()
+            self._tell(epoch)
         if ends or self.global_step % self.ours.save_every_steps == 0:
-            before = progress.positions
             progress.positions, progress.supervised = int(self.arrivals.positions), int(self.arrivals.supervised)
-            progress.total_positions += progress.positions - before
             save_state(self.state, self, progress)
         self._resumed = time.perf_counter()
 
-    def _tell(self) -> None:
+    def _tell(self, epoch: int) -> None:
         done, total = self.global_step, self.starts[-1]
-        arrived = self.progress.total_positions + int(self.arrivals.positions) - self.progress.positions
+        arrived = epoch * self.rows.positions(range(self.rows.train)) + int(self.arrivals.positions)
         measured = {"tokens_per_second": arrived / self.progress.seconds, **self.heard.last}
         self.report.progress(done, total, "steps", {**measured, "eta_seconds": (total - done) * self.progress.seconds / done})
 

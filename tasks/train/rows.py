@@ -109,7 +109,7 @@ def gate(name: str, wrong: Sequence[str], *, asked: int) -> Check:
         name=name,
         verdict=Outcome.FAIL,
         kind=Kind.SILENT_LOSS,
-        message=f"{name}: {len(wrong)} lost of {asked} ({'; '.join(wrong[:3])}). Delete the capture's cache, and run again.",
+        message=f"{name}: {len(wrong)} lost of {asked} ({'; '.join(wrong[:3])}). Capture again; if it stays, read the library anew.",
         numbers={"asked": asked, "lost": len(wrong)},
     )
     raise ProofFailed(Verdict.of("train", [check], passed=""))
@@ -157,7 +157,7 @@ def make_loaders(
     """The library's loaders over the training and the held-out rows."""
     total = len(rows.conversations)
     with _environment_restored(_THREAD_VARIABLES):
-        return create_train_val_loaders(
+        loaders: tuple[DataLoader, DataLoader] = create_train_val_loaders(
             data_path=str(dataset),
             total_seq_len=tokens_per_batch,
             hidden_states_dtype=dtype,
@@ -179,6 +179,7 @@ def make_loaders(
             max_train_batches=None,
             seed=seed,
         )
+    return loaders
 
 
 def check_split(rows: Rows, train_loader: DataLoader, held_out_loader: DataLoader) -> Check:

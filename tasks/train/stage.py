@@ -118,7 +118,7 @@ class _Job:
             "steps": [step.model_dump() for step in tally.steps()],
             "logits_rows": list(self.rows.held_out[: self.parity_rows]),
             "optimizer_steps": progress.step,
-            "train_tokens_per_second": progress.total_positions / progress.seconds,
+            "train_tokens_per_second": self.config.epochs * self.rows.positions(range(self.rows.train)) / progress.seconds,
         }
 
     def _vocabulary(self, target_size: int) -> Vocabulary:
@@ -176,7 +176,7 @@ class _Job:
 
     def _measure(self, folder: Path, held_out: DataLoader) -> reference.Tally:
         with cpu.accelerator_not_needed(self.placement.device), torch.compiler.set_stance("force_eager"):
-            tally = reference.measure(
+            tally: reference.Tally = reference.measure(
                 reference.reload(folder / CHECKPOINT, self.placement.device),
                 held_out.dataset,
                 self.rows,
@@ -191,7 +191,7 @@ class _Job:
 
     def _bytes(self, layer: LlamaConfig, vocabulary: Vocabulary) -> int:
         """Disk for the state (written beside the one before it), the checkpoint and the logits, generously."""
-        drafter = layer.vocab_size * layer.hidden_size + 16 * layer.hidden_size * (layer.hidden_size + layer.intermediate_size)
+        drafter: int = layer.vocab_size * layer.hidden_size + 16 * layer.hidden_size * (layer.hidden_size + layer.intermediate_size)
         logits = sum(len(self.rows.conversations[row].tokens) for row in self.rows.held_out[: self.parity_rows])
         return 30 * drafter + 4 * logits * vocabulary.size * self.config.ttt_steps + 2**26
 

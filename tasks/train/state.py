@@ -18,13 +18,12 @@ from speculators.train.trainer import Trainer
 
 @dataclass
 class Progress:
-    """How far the training is. Counts are of what reached the drafter: since the epoch began, or in all (`total_`)."""
+    """How far the training is; `positions` and `supervised` are the tokens that reached the drafter since the epoch began."""
 
     epoch: int = 0
     step: int = 0
     positions: int = 0
     supervised: int = 0
-    total_positions: int = 0
     seconds: float = 0.0
     schedules: list[dict[str, object]] = field(default_factory=list)
 
