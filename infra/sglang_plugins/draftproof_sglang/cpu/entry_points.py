@@ -16,15 +16,19 @@ def activate() -> str | None:
 
     if not standin.cpu_engine_asked():
         return None
-    self_check.version()
-    return OUR_PLATFORM if standin.install() else IN_TREE_PLATFORM
+    if not standin.needed():
+        return IN_TREE_PLATFORM
+    self_check.or_exit(self_check.version)
+    if not standin.installed():
+        standin.install()
+    return OUR_PLATFORM
 
 
 def register() -> None:
-    """Add the attention backend and the hooks. Raises SystemExit, since SGLang swallows every `Exception` of a plugin."""
+    """Add the attention backend and the hooks. Raises SystemExit where SGLang is another, since it swallows any `Exception` of a plugin."""
     from draftproof_sglang.cpu import hooks, self_check, standin
 
-    if not standin.installed():
+    if not standin.needed():
         return
     self_check.or_exit(self_check.version, self_check.targets)
     hooks.register()

@@ -1,7 +1,7 @@
 """Linear layers for several tokens at once, which is what verification computes.
 
 In float32 PyTorch's own product takes one or three tokens at the speed of the memory, but is twice as slow from four on (torch 2.14.1 on
-one AVX-512 core, SmolLM2-135M's layers and head together: 17, 20, 33 and 49 ms for 1, 3, 4 and 8 tokens). oneDNN with weights laid out
+one AVX-512 core, 12 layers of SmolLM2-135M and its head: 17, 20, 33 and 49 ms for 1, 3, 4 and 8 tokens). oneDNN with weights laid out
 beforehand takes 18, 23, 23 and 27 ms. So from four tokens on its kernel is used, on a second copy of the weights.
 """
 

@@ -41,16 +41,16 @@ def installed() -> bool:
     return getattr(sys.modules.get("sgl_kernel"), "__version__", None) == _VERSION
 
 
-def install() -> bool:
-    """Put the stand-in where SGLang will look. False where the native kernels work, which are then left alone."""
-    if installed():
-        return True
-    if _native_works():
-        return False
+def needed() -> bool:
+    """Whether this process runs SGLang's CPU engine without native kernels that work, which would be left alone."""
+    return cpu_engine_asked() and (installed() or not _native_works())
+
+
+def install() -> None:
+    """Put the stand-in where SGLang will look."""
     module = types.ModuleType("sgl_kernel", "Draftproof's pure PyTorch stand-in")
     module.__dict__.update(FUNCTIONS, __version__=_VERSION, __path__=[])  # a path: submodules are asked for, and not found
     sys.modules["sgl_kernel"] = module
-    return True
 
 
 def _native_works() -> bool:

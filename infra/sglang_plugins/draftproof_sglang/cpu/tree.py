@@ -50,7 +50,7 @@ def build_tree_kernel_efficient_cpu(
 
 def _parents(selected: list[int], parents_of_groups: list[int], topk: int) -> list[int]:
     """Each node's parent; node 0 is the root (the last verified token). -1: the parent was not selected."""
-    node_of = {}
+    node_of: dict[int, int] = {}
     for node, candidate in enumerate(selected, start=1):
         node_of.setdefault(candidate, node)
     parents = [-1]
