@@ -138,7 +138,7 @@ class BenchmarkConfig(_Section):
     warmup_prompts: Positive = 2
     explore_prompts: Positive = Field(default=4, description="Prompts on which the cost of a round is measured at each draft length tried.")
     min_output_tokens: Positive = Field(default=256, description="Fewer tokens of a server in the final pairs are INVALID.")
-    max_noise: float = Field(default=0.1, gt=0, description="The plain server against itself: further from 1 is INVALID, half as far a WARN.")
+    max_noise: float = Field(default=0.1, gt=0, description="Plain against itself: further from 1 is INVALID, half of it a WARN.")
 
 
 class PromoteConfig(_Section):
