@@ -47,7 +47,7 @@ class Explorer:
         pairs = figures.answered(measurement.rows, "explore", steps)
         cost = figures.round_cost(pairs, measurement.rows, self._seed)
         self._cost.learn(steps, cost)
-        self._reached[steps] = self._accept[steps] / cost.value
+        self._reached[steps] = self._accept[steps] / max(1.0, cost.value)  # noise aside, no round is cheaper than a plain step
         self._measured[steps] = Candidate(
             steps=steps,
             predicted_accept_length=self._accept[steps],

@@ -12,6 +12,9 @@ from tasks.statistics import Interval, ratio_of_sums
 from tasks.verdict import Check, MachineTrouble, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
 
+# Least share of an answer's seconds that is taken as decoding.
+_LEAST_DECODING = 0.05
+
 
 @dataclass(frozen=True)
 class PairOfRows:
@@ -81,12 +84,13 @@ def tokens_per_second(pairs: Sequence[PairOfRows], server: ServerName) -> float:
 def decoding(pairs: Sequence[PairOfRows], rows: Iterable[Row], server: ServerName) -> list[tuple[float, int, int]]:
     """Per answer of complete pairs: seconds after the first token, tokens after the first, verify rounds.
 
-    The time to the first token is that of the one-token request for the same prompt on the same server;
-    answers whose one-token request failed are left out here (the failure is counted).
+    The time to the first token is that of the one-token request for the same prompt on the same server, but never
+    so much that nothing is left for the others: a hiccup there must not turn seconds negative.
+    Answers whose one-token request failed are left out here (the failure is counted).
     """
     first = {(r.steps, r.prompt): r.seconds for r in rows if r.phase == "first-token" and r.server == server and r.error is None}
     return [
-        (row.seconds - first[row.steps, row.prompt], row.completion_tokens - 1, row.verify_rounds)
+        (max(row.seconds - first[row.steps, row.prompt], _LEAST_DECODING * row.seconds), row.completion_tokens - 1, row.verify_rounds)
         for pair in pairs
         if pair.complete
         for row in _side(pair, server)
@@ -101,18 +105,25 @@ def seconds_per_token(pairs: Sequence[PairOfRows], rows: Iterable[Row], server: 
 
 
 def round_cost(pairs: Sequence[PairOfRows], rows: Sequence[Row], seed: int) -> Interval:
-    """Seconds of a speculative round / seconds of a plain step. Raises ProofFailed when no round was made."""
-    step = seconds_per_token(pairs, rows, "plain")
+    """Seconds of a speculative round / seconds of a plain step.
+
+    Raises ProofFailed when no round was made: FAIL where there was something to draft, else INVALID.
+    """
     rounds = decoding(pairs, rows, "speculative")
     if not any(count for _, _, count in rounds):
-        raise ProofFailed(_no_speculation(len(rounds)))
+        raise ProofFailed(_no_rounds(sum(tokens for _, tokens, _ in rounds)))
+    step = seconds_per_token(pairs, rows, "plain")
     return ratio_of_sums([seconds for seconds, _, _ in rounds], [count * step for _, _, count in rounds], seed=seed)
 
 
-def _no_speculation(answers: int) -> Verdict:
-    message = f"the speculative server answered {answers} prompts without a single verify round: compare its launch arguments"
+def _no_rounds(tokens: int) -> Verdict:
     check = Check(
-        name="speculation where asked", verdict=Outcome.FAIL, kind=Kind.LAUNCH_FLAGS, message=message, numbers={"answers": answers}
+        name="speculation where asked",
+        verdict=Outcome.FAIL if tokens else Outcome.INVALID,
+        kind=Kind.LAUNCH_FLAGS if tokens else Kind.INVALID_MEASUREMENT,
+        message=f"the speculative server answered {tokens} tokens after the first without a verify round: "
+        + ("compare its launch arguments" if tokens else "take prompts with longer answers"),
+        numbers={"tokens_after_the_first": tokens},
     )
     return Verdict.of("benchmark", [check], passed="")
 

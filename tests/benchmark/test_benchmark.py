@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.benchmark import Benchmark, CachedChoice, benchmark_drafter
+from tasks.benchmark import Benchmark, CachedChoice, Prediction, benchmark_drafter
 from tasks.benchmark.cost import RoundCost, worth_a_start
 from tasks.config import BenchmarkConfig
 from tasks.report import Silent
@@ -263,6 +263,23 @@ def test_a_server_that_does_not_speculate_ends_the_exploring() -> None:
     assert failed.value.verdict.kind == "launch-flags"
     result = measure(Machine(server_class=_DoesNotSpeculate), given={"choice": CachedChoice(steps=2, candidates=[])})
     assert bad(result)["speculation where asked"] == (Outcome.FAIL, "launch-flags")
+
+
+def test_answers_of_one_token_measure_nothing() -> None:
+    with pytest.raises(ProofFailed, match="longer answers") as failed:
+        measure(Machine(), output_tokens=1, given={"predicted": {k: Prediction(rounds=[1] * 10, right=[0] * 10) for k in (1, 2, 3, 4)}})
+    assert failed.value.verdict.kind == "invalid-measurement"
+
+
+def test_a_hiccup_at_the_first_token_does_not_turn_seconds_negative() -> None:
+    class Hiccups(Server):
+        def generate(self, input_ids: Any, max_new_tokens: int) -> Answer:
+            answer = super().generate(input_ids, max_new_tokens)
+            return replace(answer, seconds=100.0) if max_new_tokens == 1 else answer
+
+    result = measure(Machine(server_class=Hiccups))
+    assert result.baseline_tpot > 0
+    assert result.speedup.low > 1
 
 
 def test_a_server_that_answers_nothing_is_the_machines_trouble() -> None:
