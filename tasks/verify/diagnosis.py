@@ -223,4 +223,5 @@ def _likelihoods(wiring: Wiring, rows: Sequence[_Row]) -> np.ndarray:
         said = shares.gather(1, wanted.clamp(min=0)[:, None])[:, 0] * (wanted >= 0)
         total_B.index_add_(0, row, ((1 - _EVEN) * said + _EVEN / vocabulary).log())
         count_B.index_add_(0, row, torch.ones(len(row)))
-    return (total_B / count_B.clamp(min=1)).double().numpy()
+    means: np.ndarray = (total_B / count_B.clamp(min=1)).double().numpy()
+    return means
