@@ -16,15 +16,19 @@ from tasks.wiring.extraction import SecondPath
 from tasks.wiring.kinds import Kind
 
 MIN_COSINE = {"float32": 0.999, "bfloat16": 0.99}
-"""Smallest cosine of a feature and its second extraction (float32), by what capture computed in.
+"""Smallest cosine of a feature and its second extraction (float32) at any token, by what capture computed in.
 
-Storing as bfloat16 rounds each entry by at most 2**-9 of itself, which costs a cosine about 2e-6. Computing in
-bfloat16 rounds weights and every intermediate too; that error grows from block to block.
+Measured on SmolLM2-135M, boundaries 2, 15, 27, 30, 1,450 tokens. Stored as bfloat16 but computed in float32: smallest
+0.999996. Computed in bfloat16, which rounds weights and every intermediate: smallest 0.9971, mean 0.9998. The next
+boundary instead: smallest 0.85 to 0.93, mean 0.95 to 0.97.
 """
+MIN_MEAN_COSINE = 0.999
+"""Smallest mean over the tokens of a sample, at any boundary: steadier than the worst token, and as strict in both dtypes."""
 MIN_AGREEMENT = 0.98
 """Least share of positions where the saved last state gives the target's own argmax (rounded states turn near-ties around)."""
-NEAR_TIE = {"float32": 0.05, "bfloat16": 1.0}
-"""A position counts only when the target's two best logits are further apart than this."""
+NEAR_TIE = {"float32": 0.05, "bfloat16": 0.5}
+"""A position counts only when the target's two best logits are further apart than this (measured in bfloat16: all 18
+other choices among 1,450 had gaps below 0.19)."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,15 @@ def _compare(sample: _Sample, stored: list[int], reference: SecondPath, compute_
     expected_SnH = reference.features(sample.tokens, stored)
     cosine_Sn = torch.cosine_similarity(sample.features_SnH.float(), expected_SnH, dim=-1)
     position, slot = divmod(int(cosine_Sn.argmin()), len(stored))
-    worst, bound = float(cosine_Sn.min()), MIN_COSINE[compute_dtype]
-    numbers: dict[str, Any] = {"row": sample.row, "cosine": worst, "bound": bound, "token": position, "boundary": stored[slot]}
+    worst, mean, bound = float(cosine_Sn.min()), float(cosine_Sn.mean(0).min()), MIN_COSINE[compute_dtype]
+    numbers = {"row": sample.row, "cosine": worst, "bound": bound, "mean_cosine": mean, "token": position, "boundary": stored[slot]}
     name = f"features of row {sample.row}"
-    if worst >= bound:
-        features = Check(name=name, verdict=Outcome.PASS, message=f"smallest cosine {worst:.5f}, at least {bound}", numbers=numbers)
+    told = f"smallest cosine {worst:.5f} (bound {bound}), smallest mean {mean:.5f} (bound {MIN_MEAN_COSINE})"
+    if worst >= bound and mean >= MIN_MEAN_COSINE:
+        features = Check(name=name, verdict=Outcome.PASS, message=told, numbers=numbers)
     else:
         features = _fail(
-            name,
-            Kind.FEATURES,
-            f"cosine {worst:.4f} below {bound} at token {position}, boundary {stored[slot]}. Check what captured it.",
-            numbers,
+            name, Kind.FEATURES, f"{told}, worst at token {position}, boundary {stored[slot]}. Check what captured it.", numbers
         )
     return [features, _teacher(sample, reference, compute_dtype)], worst
 
