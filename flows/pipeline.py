@@ -75,6 +75,7 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
         with ledger.usable():
             promotion(session, client=ledger.client, experiment=ledger.experiment, run_id=session.run.id, release=release, verdict=verdict)
     except DraftproofError as error:
+        session.watcher.say("promote", str(error))
         # Nothing was promoted: a passed proof has no champion to show for it.
         return outcome if outcome.exit_status else RunReport.of_error(error, "promote")
     return outcome

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,10 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
         previous = _by_alias(client, release.model, "champion")
         source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
         tags = _tags(release, verdict, files_sha256, previous.version if previous else None)
-        version = client.create_model_version(
-            release.model, source=source, run_id=run_id, tags=tags, description=f"**{verdict.verdict}** {verdict.message}"
-        )
+        with _named_in_environment(client.tracking_uri):
+            version = client.create_model_version(
+                release.model, source=source, run_id=run_id, tags=tags, description=f"**{verdict.verdict}** {verdict.message}"
+            )
         # Last: until here nothing that serves has changed.
         client.set_registered_model_alias(release.model, alias, version.version)
     return _promotion(version, alias)
@@ -61,6 +64,21 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
         steps=json.loads(tags[_TAG + "steps"]),
     )
     return release, promotion
+
+
+@contextmanager
+def _named_in_environment(uri: str) -> Iterator[None]:
+    """MLflow resolves a `models:/` source by a client of the environment's store, whatever store it was asked in
+    (mlflow 3.17.2: create_model_version in store/model_registry/sqlalchemy_store.py; download_artifacts)."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MLFLOW_TRACKING_URI"]
+        else:
+            os.environ["MLFLOW_TRACKING_URI"] = before
 
 
 def _tags(release: Release, verdict: Verdict, files_sha256: str, previous: str | None) -> dict[str, str]:
@@ -133,7 +151,8 @@ def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> 
 
     def fetch(partial: Path) -> dict[str, Any]:
         folder = partial / "drafter"
-        download_artifacts(artifact_uri=version.source, dst_path=str(folder), tracking_uri=client.tracking_uri)
+        with _named_in_environment(client.tracking_uri):
+            download_artifacts(artifact_uri=version.source, dst_path=str(folder))
         found = sha256_folder(folder, _files(folder))
         if found != files_sha256:
             shutil.rmtree(partial)

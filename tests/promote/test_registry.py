@@ -18,7 +18,9 @@ WEIGHTS = bytes(range(256)) * 40
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'ledger.db'}")
+        # The default store, that no environment variable names.
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("DRAFTPROOF_HOME", str(tmp_path_factory.mktemp("home")))
         yield open_ledger("tiny")
 
 
