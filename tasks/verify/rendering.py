@@ -23,9 +23,7 @@ def render(found: Verification) -> str:
     if found.steps or found.parity:
         parts += ["## Draft steps", _steps(found)]
     if found.outside_draft_vocabulary is not None:
-        parts.append(
-            f"The target's own tokens lie outside of the draft vocabulary in {_share(found.outside_draft_vocabulary)} of the cases."
-        )
+        parts.append(f"Outside of the draft vocabulary: {_share(found.outside_draft_vocabulary)} of the target's own tokens.")
     if found.predictions:
         parts += ["## Predicted acceptance", _predictions(found)]
     if found.diagnosis is not None:
@@ -68,8 +66,8 @@ def _hypotheses(diagnosis: Diagnosis) -> str:
         for h in diagnosis.hypotheses[:_HYPOTHESES]
     )
     table = _table(["mis-wiring", "kind", score, "p (corrected)", ""], rows)
-    text = f"{diagnosis.message}\n\nJudged by {diagnosis.method} on {diagnosis.positions} positions of {diagnosis.conversations} conversations."
-    return f"{text}\n\n{table}"
+    sample = f"Judged by {diagnosis.method} on {diagnosis.positions} positions of {diagnosis.conversations} conversations."
+    return "\n\n".join([diagnosis.message, sample, table])
 
 
 def _share(interval: Interval) -> str:

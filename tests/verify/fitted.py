@@ -80,14 +80,14 @@ def _fit(drafter: Drafter, tokens: torch.Tensor, features: torch.Tensor, updates
         weight.requires_grad_(False)
 
 
-def prove(folder: Path, target: PlainTarget) -> None:
+def prove(folder: Path, target: PlainTarget, boundaries: list[int] = BOUNDARIES) -> None:
     """Write record and probes for the drafter as it lies in the folder."""
     opened = read_checkpoint(folder)
     drafter = load_drafter(opened, target.embedding())
     rows = conversations(Path(target.model.name_or_path))
     probes = []
     for row in rows[-2:]:
-        features = features_of(target, row)
+        features = features_of(target, row, boundaries)
         logits = torch.stack([drafter.logits(final[0]) for final in drafter.unroll(torch.tensor(row)[None], features[None], STEPS)])
         probes.append(make_probe(torch.tensor(row), features, logits, tokens=len(row), logits_bytes=1 << 20))
     write_probes(folder, probes)
@@ -106,7 +106,7 @@ def prove(folder: Path, target: PlainTarget) -> None:
     )
     WiringRecord(
         target=printed,
-        features=Features(boundaries=BOUNDARIES, dtype="bfloat16", compute_dtype="float32"),
+        features=Features(boundaries=boundaries, dtype="bfloat16", compute_dtype="float32"),
         data_sha256="0",
         draft=draft,
         vocab_map=vocabulary.vocab_map(opened.tensor("d2t"), sizes.vocab_size),
