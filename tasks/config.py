@@ -62,8 +62,10 @@ class CaptureConfig(_Section):
 class TrainConfig(_Section):
     draft_vocab_size: Positive = Field(default=4096, description="Most frequent target tokens that the drafter can propose.")
     epochs: Positive = 3
-    optimizer: Literal["adamw", "muon"] = Field(default="adamw", description="`muon` turns the matrices; the norms stay with AdamW.")
-    lr: float = Field(default=1e-3, gt=0)
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="muon", description="`muon` is for the matrices, the norms stay with AdamW: a step costs 10% more, and learns faster."
+    )
+    lr: float = Field(default=3e-3, gt=0)
     warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     ttt_steps: Positive = Field(default=3, description="Unrolled draft steps in training.")

@@ -172,9 +172,10 @@ def test_curves_and_progress(product: TrainProduct, heard: Heard) -> None:
     assert steps[-1] == (product.optimizer_steps, product.optimizer_steps)
 
 
-def test_drafter_learns(inputs: Inputs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_drafter_learns(inputs: Inputs, tmp_path: Path, optimizer: str) -> None:
     heard = Heard()
-    inputs.train(tmp_path, CONFIG.model_copy(update={"epochs": 15, "lr": 3e-3}), heard)
+    inputs.train(tmp_path, CONFIG.model_copy(update={"epochs": 15, "optimizer": optimizer}), heard)
     losses = [values["loss"] for values, _ in heard.points if "loss" in values]
     assert losses[-1] < 0.7 * losses[0]
 
