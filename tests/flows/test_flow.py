@@ -1,0 +1,148 @@
+"""The flow itself, with the real Prefect and MLflow: how it ends where it ends early, and how signals end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.progress import last_report, watcher
+from flows.train_verify_deploy import Parameters, train_verify_deploy
+from tests.flows.test_cli import PROJECT, written
+
+
+@pytest.fixture(scope="module")
+def prefect() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ...]] = []
+
+    def begin(self, stage: str) -> None:
+        self.told.append(("begin", stage))
+
+    def progress(self, *_: Any) -> None:
+        return None
+
+    def say(self, stage: str, text: str) -> None:
+        self.told.append(("say", stage, text))
+
+    def end(self, stage: str, outcome: str) -> None:
+        self.told.append(("end", stage, outcome))
+
+
+def ended(config: dict[str, Any], folder: Path) -> tuple[Any, Any, Listener]:
+    listener = Listener()
+    watcher.set(listener)
+    state: Any = train_verify_deploy(Parameters(config_file=str(written(folder, config))), return_state=True)
+    return state, last_report.get(), listener
+
+
+def config_for(target: Path, **sections: Any) -> dict[str, Any]:
+    fitting = {"train": {"draft_vocab_size": 64}, "data": {"prompt_tokens": 32, "answer_tokens": 32}, "deploy": {"context_length": 256}}
+    return {"target": {"source": str(target), "name": "tiny"}, **fitting, **sections}
+
+
+EARLY = {
+    "a boundary outside of the model": ({"capture": {"boundaries": [0, 2, 6]}}, "capture.boundaries: found [0, 2, 6]"),
+    "a draft vocabulary above the target's": ({"train": {"draft_vocab_size": 97}}, "train.draft_vocab_size: found 97; expected at most 96"),
+    "a batch that holds no conversation": (
+        {"train": {"draft_vocab_size": 64, "tokens_per_batch": 63}},
+        "train.tokens_per_batch: found 63; expected at least 64",
+    ),
+    "answers longer than the context": (
+        {"deploy": {"context_length": 96}, "benchmark": {"output_tokens": 96}},
+        "benchmark.output_tokens: found 96",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_what_does_not_fit_the_target_is_found_before_work_is_spent(case: str, prefect: None, tiny_target: Path, tmp_path: Path) -> None:
+    import mlflow
+
+    sections, message = EARLY[case]
+    defaults = {"capture": {"boundaries": [0, 2, 4]}}
+    state, report, listener = ended(config_for(tiny_target, **{**defaults, **sections}), tmp_path)
+    assert (state.type.value, report.verdict, report.kind, report.exit_status) == ("FAILED", "ERROR", "bad-input", 2)
+    assert message in report.message and message in state.message
+    assert [told[1] for told in listener.told if told[0] == "begin"] == ["environment", "target"]
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{os.environ['DRAFTPROOF_HOME']}/mlflow.db")
+    run = client.get_run(report.mlflow_run_id)
+    assert (run.info.status, run.data.tags["draftproof.verdict"], run.data.tags["draftproof.kind"]) == ("FAILED", "ERROR", "bad-input")
+    assert run.data.tags["draftproof.target_sha256"] and run.data.tags["draftproof.flow_run_id"] and run.data.tags["draftproof.commit"]
+    assert message.split(";")[0] in run.data.tags["mlflow.note.content"]
+
+
+def test_a_target_that_cannot_be_used(prefect: None, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text(json.dumps({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
+    state, report, _ = ended(config_for(tmp_path / "target"), tmp_path)
+    assert (state.type.value, report.exit_status, report.stage) == ("FAILED", 2, "target")
+
+
+def test_a_disk_that_is_too_small_is_the_machines_trouble(prefect: None, tiny_target: Path, tmp_path: Path) -> None:
+    huge = {"conversations": 10**9, "prompt_tokens": 512, "answer_tokens": 512}
+    state, report, _ = ended(config_for(tiny_target, data=huge), tmp_path)
+    assert (state.type.value, report.kind, report.exit_status, report.stage) == ("CRASHED", "machine-trouble", 3, "environment")
+    assert "GB" in report.message
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("DRAFTPROOF_HOME") == str(home) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_leave_nothing_behind(number: signal.Signals, status: int, tiny_target: Path, tmp_path: Path) -> None:
+    """A long answering is interrupted: the ledger says KILLED (at the next start after SIGKILL), and no process is left."""
+    import mlflow
+
+    from tasks.ledger import open_ledger
+
+    home = Path(os.environ["DRAFTPROOF_HOME"])
+    long = {"conversations": 4000, "prompt_tokens": 128, "answer_tokens": 256}
+    path = written(tmp_path, config_for(tiny_target, data=long, train={"draft_vocab_size": 64}, capture={"boundaries": [0, 2, 4]}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "flows.cli", "run", str(path)], cwd=PROJECT, env=environment, stderr=log)
+    deadline = time.monotonic() + 240
+    while b"data " not in (tmp_path / "log").read_bytes():
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+        time.sleep(0.5)
+    process.send_signal(number)
+    assert process.wait(60) == status, (tmp_path / "log").read_text()
+    for left in range(20):
+        if not processes_of(home):
+            break
+        time.sleep(0.5 * (left > 0))
+    assert processes_of(home) == []
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    if number == signal.SIGKILL:
+        open_ledger("tiny")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("draftproof/tiny").experiment_id])
+    assert {run.info.run_name: run.info.status for run in runs}["data"] == "KILLED"
+    assert {run.info.status for run in runs} == {"KILLED", "FINISHED"}
