@@ -60,9 +60,8 @@ def count(
     tokens = torch.tensor(item.tokens)
     for k, final in enumerate(drafter.unroll(tokens[None], features_SnH[None], steps)):
         valid = max(0, length - 1 - k)
-        best = drafter.logits(final[0, :valid]).topk(2, -1)
-        answer = best.indices[:, 0].cpu()
-        close = (best.values[:, 0] - best.values[:, 1] < 2 * tie).cpu() | labels.close[1 + k :]
+        answer, gap = _best(drafter.logits(final[0, :valid]).cpu())
+        close = (gap < 2 * tie) | labels.close[1 + k :]
         counted = labels.supervised[1 + k :]
         right = right[:valid] & (answer == labels.drafted[1 + k :])
         right_full = right_full[:valid] & (drafter.target_ids_V.cpu()[answer] == labels.own[1 + k :])
@@ -84,10 +83,17 @@ def _labels(drafter: Drafter, target: TargetForward, item: HeldOut, last_SH: tor
     ids = drafter.target_ids_V.cpu()
     for rows in supervised.nonzero().flatten().split(_ROWS):
         logits = target.head(last_SH[rows]).cpu()
-        within = logits[:, ids].topk(2, -1)
-        own[rows], drafted[rows] = logits.argmax(-1), within.indices[:, 0]
-        close[rows] = within.values[:, 0] - within.values[:, 1] < 2 * tie
+        own[rows] = logits.argmax(-1)
+        drafted[rows], gap = _best(logits[:, ids])
+        close[rows] = gap < 2 * tie
     return _Labels(supervised, own, drafted, close)
+
+
+def _best(logits_PV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best index of each row, and by how much it is ahead of the second best; infinitely where there is no second."""
+    values, indices = logits_PV.topk(min(2, logits_PV.shape[-1]), -1)
+    ahead = values[:, 0] - values[:, 1] if values.shape[1] > 1 else torch.full_like(values[:, 0], torch.inf)
+    return indices[:, 0], ahead
 
 
 def _can_draft(drafter: Drafter, tokens: torch.Tensor) -> torch.Tensor:
