@@ -22,11 +22,19 @@ from tasks.report import Report
 from tasks.train.rows import Rows, gate
 
 
-def reload(checkpoint: Path, device: str) -> Eagle3DraftModel:
-    """The saved drafter, its stored weights computed with in float32, by the library's own loader."""
+def reload(checkpoint: Path, target: TargetProduct, device: str) -> Eagle3DraftModel:
+    """The saved drafter, its stored weights computed with in float32, by the library's own loader.
+
+    Its embedding is the target's: SGLang serves a drafter with that one, in the target's precision, while the
+    checkpoint holds a copy rounded to bfloat16 (on a float32 target that alone moves the logits by 0.03).
+    """
     config = Eagle3SpeculatorConfig.from_pretrained(checkpoint)
     config.transformer_layer_config._attn_implementation = "sdpa"
-    return Eagle3DraftModel.from_pretrained(checkpoint, config=config, dtype=torch.float32).to(device).eval()
+    drafter = Eagle3DraftModel.from_pretrained(checkpoint, config=config, dtype=torch.float32)
+    embedding = load_model_layers(["embed_tokens.weight"], str(target.folder))["embed_tokens.weight"]
+    with torch.no_grad():
+        drafter.embed_tokens.weight.copy_(embedding)
+    return drafter.to(device).eval()
 
 
 @dataclass

@@ -177,7 +177,7 @@ class _Job:
     def _measure(self, folder: Path, held_out: DataLoader) -> reference.Tally:
         with cpu.accelerator_not_needed(self.placement.device), torch.compiler.set_stance("force_eager"):
             tally: reference.Tally = reference.measure(
-                reference.reload(folder / CHECKPOINT, self.placement.device),
+                reference.reload(folder / CHECKPOINT, self.target, self.placement.device),
                 held_out.dataset,
                 self.rows,
                 target=self.target,

@@ -28,7 +28,7 @@ class AnswerEngine(Protocol):
     def answer(
         self, prompts: Sequence[list[int]], max_new_tokens: int, *, boundaries: Sequence[int] | None = None, batch: int = 64
     ) -> Iterator[Answer]:
-        """Greedy answers, `batch` at a time, in the order in which they are finished; deterministic for the same prompts in the same order."""
+        """Greedy answers, `batch` at a time, in the order in which they are finished; the same prompts give the same answers."""
 
 
 class Tap(Protocol):

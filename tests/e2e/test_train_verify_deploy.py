@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_verdict_and_interface(run: dict[str, Any]) -> None:
     out = run["out"]
     assert set(out) >= {"verdict", "kind", "stage", "drafter", "target", "mlflow_run_id", "metrics"}
-    assert out["verdict"] in ("PASS", "WARN") and out["kind"] is None or out["verdict"] == "WARN"
+    assert (out["verdict"] in ("PASS", "WARN") and out["kind"] is None) or out["verdict"] == "WARN"
     assert {p.name for p in Path(out["drafter"]).iterdir()} >= {"config.json", "model.safetensors", "wiring.json", "probes.safetensors"}
     for word in ("speed-up", "acceptance", out["drafter"], "mlflow"):
         assert word in run["stdout"], run["stdout"][-2000:]
