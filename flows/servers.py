@@ -28,7 +28,11 @@ def keep_contract(checks: list[Check], found: list[Check], *, steps: int | None)
 
 
 def starter(config: DeployConfig, *, target: Path, drafter: Path, logs: Path, report: Report, contract: list[Check]) -> Start:
-    """Starts servers whose settings are compared with what was asked for; the comparisons are added to `contract`."""
+    """Starts servers whose settings are compared with what was asked for; the comparisons are added to `contract`.
+
+    Each takes a free port: two are measured at a time, and the config's own port is for the server that is kept.
+    """
+    config = config.model_copy(update={"port": None})
 
     @contextmanager
     def start(steps: int | None) -> Iterator[Server]:
