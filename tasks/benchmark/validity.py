@@ -109,7 +109,8 @@ def quiet_machine(evidence: Evidence) -> Check:
     return check_of(
         "quiet machine",
         stray <= limit / 2,
-        told=f"the plain server against itself is {noise.value:.3f} ({noise.low:.3f} to {noise.high:.3f}), of 1 ± {limit} at most",
+        told=f"the plain server against itself is {noise.value:.3f} ({noise.low:.3f} to {noise.high:.3f}): "
+        f"good within 1 ± {limit / 2}, worthless beyond 1 ± {limit}",
         do="end what else runs on this machine, or measure longer",
         numbers={"value": noise.value, "low": noise.low, "high": noise.high, "limit": limit},
         otherwise=Outcome.INVALID if stray > limit else Outcome.WARN,
