@@ -99,7 +99,7 @@ def need_disk(folder: Path, needed: int, purpose: str) -> None:
     if free < needed:
         raise MachineTrouble(
             f"{folder}: {free / 1e9:.1f} GB free; {purpose} needs about {needed / 1e9:.1f} GB. "
-            "Free some space (products of earlier runs lie in the cache folder of DRAFTPROOF_HOME), or set DRAFTPROOF_HOME to a larger disk."
+            "Free some space (earlier products lie in DRAFTPROOF_HOME/cache), or set DRAFTPROOF_HOME to a larger disk."
         )
 
 
