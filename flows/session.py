@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from flows.progress import Watcher
-from tasks.ledger import Run
-from tasks.stage import StageRun
 from tasks.store import Store
 from tasks.verdict import Verdict
+
+if TYPE_CHECKING:
+    from tasks.ledger import Run
+    from tasks.stage import StageRun
 
 
 class Session:

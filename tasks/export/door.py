@@ -23,6 +23,7 @@ from tasks.wiring.probes import FILE as PROBES
 from tasks.wiring.probes import Probe, write_probes
 from tasks.wiring.record import FILE as RECORD
 from tasks.wiring.record import WiringRecord
+from tasks.wiring.weights import hashes
 
 STAGE = "export"
 
@@ -71,17 +72,18 @@ def _write(folder: Path, config: ExportConfig, trained: Trained, served_as: Fami
     converted = served_config(trained.config, served_as, num_layers, config.dtype)
     tensors = served_tensors(trained.tensors, getattr(torch, config.dtype))
     _stop_on_failure([part for part in (converted, tensors) if isinstance(part, Check)])
+    assert isinstance(tensors, dict)
     # One key of metadata only: safetensors 0.8 writes several in any order.
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     write_atomic(folder / CONFIG, json.dumps(converted, indent=1, sort_keys=True) + "\n")
-    _record(trained.record).write(folder)
+    _record(trained.record, tensors).write(folder)
     write_probes(folder, probes)
 
 
-def _record(trained: WiringRecord) -> WiringRecord:
-    """Training's record, with the versions that export adds."""
+def _record(trained: WiringRecord, tensors: dict[str, torch.Tensor]) -> WiringRecord:
+    """Training's record, with what export adds: the weights' hashes, and versions."""
     added = {name: version for name, version in versions("safetensors", "transformers").items() if name not in trained.versions}
-    return trained.model_copy(update={"versions": dict(sorted({**trained.versions, **added}.items()))})
+    return trained.model_copy(update={"weights": hashes(tensors), "versions": dict(sorted({**trained.versions, **added}.items()))})
 
 
 def _stop_on_failure(checks: list[Check]) -> None:

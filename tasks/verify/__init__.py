@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tasks.report import Report
     from tasks.wiring.target import TargetForward
 
-__all__ = ["HeldOut", "Verification", "verify_drafter"]
+__all__ = ["HeldOut", "Verification", "render", "verify_drafter"]
 
 
 def verify_drafter(
@@ -58,3 +58,10 @@ def verify_drafter(
         steps=steps,
         report=report,
     )
+
+
+def render(found: Verification) -> str:
+    """A verification as markdown for a person: checks, draft steps, predicted acceptance, hypotheses."""
+    from tasks.verify.rendering import render as rendered
+
+    return rendered(found)

@@ -13,12 +13,11 @@ from safetensors import SafetensorError, safe_open
 
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.verify.architecture import Architecture, read_architecture
+from tasks.wiring.checkpoint_contract import canonical
 from tasks.wiring.kinds import Kind
 
 _CONFIG_BYTES = 1 << 20
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# SGLang 0.5.23, llama_eagle3.py:266-272: older names of the same tensors; parameters also match with the prefix `model.`.
-_LEGACY = {"midlayer.": "layers.0.", "aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_norm_high.": "fc_norm.2."}
 _FLOATS = ("F32", "BF16", "F16", "F64")
 _INTEGERS = ("I64", "I32")
 _BYTES_PER_NUMBER = 8
@@ -110,10 +109,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             expected = f"at most {largest:,}, what the sizes in config.json can take"
             raise BadInput(str(file), found=f"{size:,} bytes", expected=expected, do="Check that these are the drafter's own files.")
         for name, entry in _headers(file):
-            canonical = _canonical(name)
-            if canonical in stored:
+            if canonical(name) in stored:
                 raise BadInput(str(file), found=f"{name} twice", expected="each tensor once", do="Save the checkpoint again.")
-            stored[canonical] = entry
+            stored[canonical(name)] = entry
     return Checkpoint(folder, config, architecture, stored)
 
 
@@ -136,7 +134,13 @@ def check_tensors(checkpoint: Checkpoint) -> list[Check]:
         do = "SGLang would leave missing ones random and drop unexpected ones, in silence: export the drafter again."
         numbers = {"matched": len(set(table) & set(stored)), "missing": missing, "unexpected": unexpected, "wrong": wrong}
         message = f"The tensors are not those of the architecture in config.json. {'; '.join(complaints)}. {do}"
-        return [Check(name="tensors", verdict=Outcome.FAIL, kind=_kind(missing, unexpected, wrong), message=message, numbers=numbers)]
+        kind = _kind(missing, unexpected, wrong)
+        if kind is Kind.LAYER_BOUNDARIES:
+            a, width = checkpoint.architecture, stored["fc.weight"].shape[-1]
+            message = (
+                f"config.json asks for {a.num_features} features {list(a.layer_ids or [])}; fc takes {width / a.hidden_size:g}. {message}"
+            )
+        return [Check(name="tensors", verdict=Outcome.FAIL, kind=kind, message=message, numbers=numbers)]
     return [_check_values(checkpoint)]
 
 
@@ -216,12 +220,6 @@ def _headers(file: Path) -> Iterator[tuple[str, Stored]]:
         for name in opened.keys():  # noqa: SIM118 (no mapping)
             part = opened.get_slice(name)
             yield name, Stored(file, name, tuple(part.get_shape()), part.get_dtype())
-
-
-def _canonical(name: str) -> str:
-    for old, new in _LEGACY.items():
-        name = name.replace(old, new)
-    return name.removeprefix("model.")
 
 
 def _numbers(shape: tuple[int, ...]) -> int:

@@ -63,12 +63,15 @@ def diagnose(
 
 
 def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
-    """The checks, with the diagnosis as one of them, and its kind and message on the links that broke without a name."""
+    """The checks, with the diagnosis as one of them, and its kind and message on the links that broke without a name.
+
+    Weights that are not the exported ones have broken without one too: the diagnosis may say what was done to them.
+    """
     best = found.hypotheses[0] if found.named else None
     kind = best.kind if best else Kind.TENSORS
     named = [
         check.model_copy(update={"kind": kind, "message": f"{check.message} {found.message}"})
-        if check.verdict is Outcome.FAIL and check.kind is None
+        if check.verdict is Outcome.FAIL and (check.kind is None or check.name == static.WEIGHTS)
         else check
         for check in checks
     ]

@@ -17,7 +17,10 @@ from tasks.wiring.kinds import Kind
 from tasks.wiring.record import FILE, Rope, WiringRecord
 from tasks.wiring.target import TargetFacts
 from tasks.wiring.translate import boundaries_of_speculators, sglang_boundaries, sglang_default_boundaries, sglang_ids
+from tasks.wiring.weights import hashes
 
+# Name of the one check whose failure the diagnosis may explain.
+WEIGHTS = "weights"
 IDS = "eagle_aux_hidden_state_layer_ids"
 # safetensors' names of the dtypes that a config.json may say.
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -49,9 +52,10 @@ def examine(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetF
     """Every static check. `longest`: tokens of the longest prompt with its answer."""
     fed, boundary_check = _boundaries(checkpoint, record, target)
     tensors = check_tensors(checkpoint)
+    # An `fc` of another width follows from the list of boundaries, and is told after it.
+    by_width = any(check.kind == Kind.LAYER_BOUNDARIES for check in tensors)
     checks = [
-        *tensors,
-        boundary_check,
+        *([boundary_check, *tensors] if by_width else [*tensors, boundary_check]),
         _flags(checkpoint, record),
         _rope(checkpoint.architecture, record),
         _target(checkpoint, record, target),
@@ -59,6 +63,8 @@ def examine(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetF
     if not any(check.verdict is Outcome.FAIL for check in tensors):
         checks += [_vocabulary(checkpoint, record), _dtype(checkpoint)]
     checks.append(_context(checkpoint.architecture, longest))
+    if record and record.weights is not None and not any(check.verdict is Outcome.FAIL for check in tensors):
+        checks.append(_weights(checkpoint, record.weights))
     return Facts(checks, fed)
 
 
@@ -216,6 +222,22 @@ def _dtype(checkpoint: Checkpoint) -> Check:
         )
         return Check(name="dtype", verdict=Outcome.FAIL, kind=Kind.DTYPE_QUANTISATION, message=message, numbers=numbers)
     return Check(name="dtype", verdict=Outcome.PASS, message=f"all weights are {found[0]}", numbers=numbers)
+
+
+def _weights(checkpoint: Checkpoint, exported: dict[str, str]) -> Check:
+    """Each weight against its hash in the record. What was done to those that differ is for the diagnosis to say."""
+    found = hashes({name: checkpoint.tensor(name) for name in checkpoint.stored})
+    other = sorted(name for name in {**found, **exported} if found.get(name) != exported.get(name))
+    numbers: dict[str, object] = {"other": other, "weights": len(exported)}
+    if not other:
+        message = f"{len(exported)} weights, each the one that was exported"
+        return Check(name=WEIGHTS, verdict=Outcome.PASS, message=message, numbers=numbers)
+    numbers["hypothesis"] = "weights of another training" if 2 * len(other) > len(exported) else f"other values in {', '.join(other)}"
+    message = (
+        f"{len(other)} of {len(exported)} weights are not those that were exported with this wiring record: {', '.join(other)}. "
+        "Copy the whole folder of one export."
+    )
+    return Check(name=WEIGHTS, verdict=Outcome.FAIL, kind=Kind.TENSORS, message=message, numbers=numbers)
 
 
 def _context(architecture: Architecture, longest: int) -> Check:

@@ -142,7 +142,7 @@ def _diagnose(
 ) -> Diagnosis | None:
     """Where a link broke that no static check explains; and where no logits say that the wiring is right."""
     failed = [check for check in checks if check.verdict is Outcome.FAIL]
-    if any(check.kind is not None and check.name not in ("accuracy", "features") for check in failed):
+    if any(check.kind is not None and check.name not in ("accuracy", "features", static.WEIGHTS) for check in failed):
         return None
     if failed or not probes:
         found: Diagnosis = diagnose(drafter, features, probes, rows, bound=config.max_logit_difference, report=report)

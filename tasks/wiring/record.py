@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.store import write_atomic
 from tasks.verdict import BadInput
 
 FILE = "wiring.json"
+_LARGEST = 1 << 20
 
 
 class _Part(BaseModel):
@@ -76,7 +77,7 @@ class VocabMap(_Part):
 
 
 class WiringRecord(_Part):
-    """What was wired, from capture on; `draft` and `vocab_map` are added by training."""
+    """What was wired, from capture on; `draft` and `vocab_map` are added by training, `weights` by export."""
 
     format: Literal[1] = 1
     target: TargetPrint
@@ -85,6 +86,7 @@ class WiringRecord(_Part):
     data_sha256: str
     draft: Draft | None = None
     vocab_map: VocabMap | None = None
+    weights: dict[str, str] | None = Field(default=None, description="SHA-256 of each of the drafter's weights (`tasks.wiring.weights`).")
     versions: dict[str, str | None] = Field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -92,11 +94,13 @@ class WiringRecord(_Part):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises BadInput when the file is missing, no JSON, or has unknown or missing keys."""
+        """Raises BadInput when the file is missing, larger than 1 MiB, no JSON, or has unknown or missing keys."""
         path = folder / FILE
         try:
+            if path.stat().st_size > _LARGEST:
+                raise ValueError(f"{path.stat().st_size:,} bytes")
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:  # pydantic's ValidationError and UnicodeDecodeError are ValueErrors
             raise BadInput(
                 str(path), found=str(error).splitlines()[0], expected="a wiring record", do="Export the drafter again."
             ) from error

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from tasks.config import ExportConfig
 from tasks.store import sha256_file
 from tasks.verdict import BadInput, Outcome, ProofFailed
-from tasks.wiring.checkpoint_contract import check_served_form
+from tasks.wiring.checkpoint_contract import canonical, check_served_form
 from tasks.wiring.probes import PADDING, read_probes
 from tasks.wiring.record import WiringRecord
+from tasks.wiring.weights import hashes
 from tests.export.made import ROWS, STEPS, TOKENS, Made, make
 
 FILES = {"config.json", "model.safetensors", "wiring.json", "probes.safetensors"}
@@ -57,6 +58,16 @@ def test_no_weight_is_changed_and_the_embedding_is_left_out(made: Made, exported
             assert torch.equal(after[name.replace("layers.0.", "midlayer.")], tensor)
 
 
+def test_the_record_knows_each_weight(exported: Path) -> None:
+    weights = load_file(exported / "model.safetensors")
+    recorded = WiringRecord.read(exported).weights
+    assert recorded == hashes(weights) and set(recorded) == {canonical(name) for name in weights} - {"d2t", "t2d"}
+    wider = {canonical(name): tensor.float() for name, tensor in weights.items()}
+    assert hashes(wider) == recorded
+    changed = {**weights, "norm.weight": weights["norm.weight"].flip(0)}
+    assert {name for name, value in hashes(changed).items() if recorded[name] != value} == {"norm.weight"}
+
+
 def test_every_key_is_explicit(exported: Path) -> None:
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -69,7 +80,8 @@ def test_every_key_is_explicit(exported: Path) -> None:
 
 def test_the_record_is_carried(made: Made, exported: Path) -> None:
     carried, trained = WiringRecord.read(exported), WiringRecord.read(made.checkpoint)
-    assert carried.model_copy(update={"versions": {}}) == trained.model_copy(update={"versions": {}})
+    added: dict[str, Any] = {"versions": {}, "weights": None}
+    assert carried.model_copy(update=added) == trained.model_copy(update=added)
     assert carried.versions["safetensors"]
 
 

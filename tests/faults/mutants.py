@@ -7,7 +7,6 @@ target's tokens can tell).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 
 from tasks.wiring.probes import FILE as PROBES
 from tasks.wiring.record import FILE as RECORD
-from tests.verify.drafters import BOUNDARIES, HIDDEN, VOCAB
+from tests.verify.drafters import BOUNDARIES, HIDDEN, VOCAB, config, tensors
 from tests.verify.fitted import retouch
 
 RECORDED, PROBED, BARE = (RECORD, PROBES), (PROBES,), ()
@@ -78,13 +77,14 @@ def _shuffled(w: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor[torch.randperm(len(tensor), generator=generator)] for name, tensor in w.items() if "proj" in name}
 
 
-def _no_config_key(key: str) -> Tamper:
-    def tamper(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        del config[key]
-        (folder / "config.json").write_text(json.dumps(config))
+def _of_another_training(w: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Everything but the vocabulary map."""
+    others = {name.replace("midlayer.", "layers.0."): tensor.bfloat16() for name, tensor in tensors(config(), seed=1).items()}
+    return {name: others[name] for name in w if name != "d2t"}
 
-    return tamper
+
+def _another_head(w: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"lm_head.weight": _of_another_training(w)["lm_head.weight"]}
 
 
 def _in_each(name: str, kind: str, hypothesis: str | None, tamper: Tamper, *proofs: tuple[str, ...]) -> list[Mutant]:
@@ -118,7 +118,7 @@ MUTANTS: list[Mutant] = [
     *_in_each(
         "input_norm that no flag asks for", "architecture-flags", None, weights(lambda w: {"input_norm.weight": torch.ones(3 * HIDDEN)})
     ),
-    *_in_each("embedding and hidden swapped", "architecture-flags", "embedding and hidden swapped", weights(_halves), PROBED, BARE),
+    *_in_each("embedding and hidden swapped", "architecture-flags", "embedding and hidden swapped", weights(_halves)),
     # K3
     *_in_each("no head", "tensors", None, dropped("lm_head.weight")),
     *_in_each("no hidden norm", "tensors", None, dropped("layers.0.hidden_norm.weight")),
@@ -128,7 +128,12 @@ MUTANTS: list[Mutant] = [
     *_in_each(
         "head rows rotated", "tensors", "head rows rotated by 1", weights(lambda w: {"lm_head.weight": w["lm_head.weight"].roll(1, 0)})
     ),
-    *_in_each("weights of another training", "tensors", None, weights(_shuffled), RECORDED, PROBED),
+    *_in_each("shuffled weights", "tensors", "weights of another training", weights(_shuffled), RECORDED),
+    *_in_each("shuffled weights", "tensors", None, weights(_shuffled), PROBED),
+    *_in_each("weights of another training", "tensors", "weights of another training", weights(_of_another_training), RECORDED),
+    *_in_each("weights of another training", "tensors", None, weights(_of_another_training), PROBED),
+    *_in_each("a head of another training", "tensors", "other values in lm_head.weight", weights(_another_head), RECORDED),
+    *_in_each("a head of another training", "tensors", None, weights(_another_head), PROBED),
     # K4
     *_in_each(
         "d2t holds ids", "vocab-map", "d2t holds ids, not offsets", weights(lambda w: {"d2t": w["d2t"] + torch.arange(len(w["d2t"]))})

@@ -23,6 +23,7 @@ from tasks.wiring.checkpoint_contract import check_served_form
 from tasks.wiring.kinds import Kind
 from tasks.wiring.record import WiringRecord
 from tests.export.made import Made, make
+from tests.faults.conftest import Score
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 Change = Callable[[Any], Any]
@@ -225,10 +226,13 @@ def planted(folder: Path, target: Path, mutant: Mutant) -> tuple[Made, dict[str,
 
 
 @pytest.mark.parametrize("mutant", TRAINED, ids=lambda m: m.name)
-def test_export_refuses_what_cannot_be_served_as_trained(mutant: Mutant, tiny_target: Path, tmp_path: Path) -> None:
+def test_export_refuses_what_cannot_be_served_as_trained(mutant: Mutant, tiny_target: Path, tmp_path: Path, score: Score) -> None:
+    score.mutant(f"{mutant.kind}: {mutant.name} (trained)", False, False, "stopped")
     made, changed = planted(tmp_path, tiny_target, mutant)
     with pytest.raises(ProofFailed) as raised:
         made.export(tmp_path / "home", **changed)
+    verdict = raised.value.verdict
+    score.mutant(f"{mutant.kind}: {mutant.name} (trained)", True, verdict.kind == mutant.kind, str(verdict.kind))
     assert (raised.value.verdict.stage, raised.value.verdict.kind) == ("export", mutant.kind), raised.value
     assert not list((tmp_path / "home" / "cache" / "export").glob("*/product.json"))
 
@@ -256,9 +260,13 @@ def failures(folder: Path, target: Path) -> list[tuple[Any, str]]:
 
 @pytest.mark.parametrize("with_record", [True, False], ids=["record", "alone"])
 @pytest.mark.parametrize("mutant", SERVED, ids=lambda m: m.name)
-def test_a_tampered_folder_is_named(mutant: Mutant, with_record: bool, exported: Path, tiny_target: Path, tmp_path: Path) -> None:
+def test_a_tampered_folder_is_named(
+    mutant: Mutant, with_record: bool, exported: Path, tiny_target: Path, tmp_path: Path, score: Score
+) -> None:
     found = failures(tampered(tmp_path / "odd", exported, config=mutant.config, tensors=mutant.tensors, record=with_record), tiny_target)
     if with_record or mutant.alone:
+        name = f"{mutant.kind}: {mutant.name} (served, {'record' if with_record else 'alone'})"
+        score.mutant(name, bool(found), bool(found) and found[0][0] == mutant.kind, str(found[:1]))
         assert found and found[0][0] == mutant.kind, found
     else:
         assert found == []  # valid by itself: only the record knows better
@@ -266,8 +274,10 @@ def test_a_tampered_folder_is_named(mutant: Mutant, with_record: bool, exported:
 
 @pytest.mark.parametrize("with_record", [True, False], ids=["record", "alone"])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_no_false_alarm(name: str, with_record: bool, exported: Path, tiny_target: Path, tmp_path: Path) -> None:
-    assert failures(tampered(tmp_path / "odd", exported, **HEALTHY[name], record=with_record), tiny_target) == []
+def test_no_false_alarm(name: str, with_record: bool, exported: Path, tiny_target: Path, tmp_path: Path, score: Score) -> None:
+    found = failures(tampered(tmp_path / "odd", exported, **HEALTHY[name], record=with_record), tiny_target)
+    score.healthy(f"{name} (served, {'record' if with_record else 'alone'})", not found, str(found))
+    assert not found
 
 
 @pytest.mark.parametrize(

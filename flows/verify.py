@@ -1,0 +1,79 @@
+"""`draftproof verify`: any EAGLE-3 checkpoint on disk, against its target, without training data, told at the terminal."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.outcome import RunReport, write_json
+from flows.progress import watch
+from flows.session import Watched
+from flows.verification import Asked, Verified, keep, verify_checkpoint
+from tasks.verdict import Check, DraftproofError, Outcome
+
+if TYPE_CHECKING:
+    from tasks.verify import Verification
+
+_STYLES = {Outcome.PASS: "green", Outcome.WARN: "yellow"}
+_HYPOTHESES = 5
+
+
+def verify_here(checkpoint: Path, target: str, prompts: Path | None, json: Path | None) -> int:
+    """The exit status. Whatever happens, short of a signal, `json` is written."""
+    try:
+        with watch(["verify"]) as display, Watched("verify", display) as listener:
+            verified = verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
+        report = verified.report(_kept(verified))
+    except DraftproofError as error:
+        write_json(json, RunReport.of_error(error, "verify", drafter=checkpoint))
+        raise
+    except Exception as error:
+        write_json(json, RunReport.of_fault(error))
+        raise
+    write_json(json, report)
+    _tell(verified.found, report.mlflow_run_id)
+    return report.exit_status
+
+
+def _kept(verified: Verified) -> str | None:
+    """Verification needs no MLflow: where there is none, nothing is kept there."""
+    return keep(verified) if find_spec("mlflow") else None
+
+
+def _tell(found: Verification, run_id: str | None) -> None:
+    console = Console()
+    table = Table(show_header=False, box=None)
+    for check in found.verdict.checks:
+        table.add_row(*_row(check))
+    for prediction in found.predictions:
+        accept = prediction.accept_length
+        interval = f"{accept.value:.3f} ({accept.low:.3f} to {accept.high:.3f})"
+        table.add_row("", f"predicted acceptance, {prediction.steps} steps", interval)
+    console.print(table)
+    if found.diagnosis and found.diagnosis.hypotheses:
+        console.print(_hypotheses(found))
+    kind = f" [{found.verdict.kind}]" if found.verdict.kind else ""
+    console.print(Text(f"{found.verdict.verdict}{kind}: {found.verdict.message}", style="bold"))
+    if found.verdict.hypothesis:
+        console.print(Text(f"mis-wiring: {found.verdict.hypothesis}", style="bold"))
+    if run_id:
+        console.print(Text(f"report.md and plot.html are in MLflow, run {run_id}", style="dim"))
+
+
+def _row(check: Check) -> tuple[Text, str, Text]:
+    return Text(check.verdict, style=_STYLES.get(check.verdict, "red")), check.name, Text(check.message)
+
+
+def _hypotheses(found: Verification) -> Table:
+    """The best ones: all are in the report."""
+    assert found.diagnosis is not None
+    score = "logit difference" if found.diagnosis.method == "logits" else "gain, nats per token"
+    table = Table("", "mis-wiring", "kind", score, box=None)
+    for tried in found.diagnosis.hypotheses[:_HYPOTHESES]:
+        table.add_row("fits" if tried.fits else "", Text(tried.name), tried.kind, f"{tried.score:.3g}")
+    return table

@@ -1,0 +1,51 @@
+"""A finished folder, tampered with as somebody might: `verify` names what was done (issue 3, "Done when")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.verdict import Outcome
+from tests.faults.mutants import MUTANTS, PROBED, RECORDED, Tamper, dropped, ids, settings
+from tests.faults.test_checkpoints import copied, verify
+from tests.verify.drafters import BOUNDARIES
+from tests.verify.targets import PlainTarget
+
+low, middle, high = (boundary - 1 for boundary in BOUNDARIES)
+
+
+def planted(name: str) -> Tamper:
+    return next(mutant.tamper for mutant in MUTANTS if mutant.name == name)
+
+
+ONE_TOO_MANY = "feeds boundaries [1, 2, 3, 4]; the drafter was trained on [1, 3, 4]"
+# What was done: the kind, and what the verdict says of it.
+TAMPERED: dict[str, tuple[Tamper, str, str]] = {
+    "layers +1": (ids(low + 1, middle + 1, high + 1), "layer-boundaries", "boundaries one too high"),
+    "layers -1": (ids(low - 1, middle - 1, high - 1), "layer-boundaries", "boundaries one too low"),
+    "another RoPE theta": (settings(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), "rope", "RoPE theta 10000"),
+    "d2t as ids": (planted("d2t holds ids"), "vocab-map", "d2t holds ids, not offsets"),
+    "no head": (dropped("lm_head.weight"), "tensors", "1 missing: lm_head.weight"),
+    "norm_output flipped": (settings(norm_output=True), "architecture-flags", "norm_output flipped"),
+    "one id too many": (ids(low, low + 1, middle, high), "layer-boundaries", ONE_TOO_MANY),
+    "two features swapped": (planted("two features swapped"), "layer-boundaries", "features in the order [1, 0, 2]"),
+    "weights of another run": (planted("weights of another training"), "tensors", "weights of another training"),
+}
+# What is said without the record, where only that knows what was trained.
+_WITHOUT = {
+    "weights of another run": "the weights or the data are others",
+    "one id too many": "asks for 4 features [0, 1, 2, 3]; fc takes 3",
+}
+
+
+@pytest.mark.parametrize("proof", [RECORDED, PROBED], ids=["record", "probes"])
+@pytest.mark.parametrize("name", TAMPERED)
+def test_it_says_what_was_done(name: str, proof: tuple[str, ...], fitted_draft: Path, plain_target: PlainTarget, tmp_path: Path) -> None:
+    tamper, kind, said = TAMPERED[name]
+    folder = copied(fitted_draft, tmp_path / "tampered", proof)
+    tamper(folder)
+    verdict = verify(folder, plain_target).verdict
+    assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, kind), verdict
+    said = said if proof == RECORDED else _WITHOUT.get(name, said)
+    assert said in f"{verdict.hypothesis} {verdict.message}", verdict
