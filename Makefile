@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-servers lint lock bench
+.PHONY: setup demo test test-servers lint lock
 
 setup: $(STAMP)
 
 # uv comes from the lock too, hash-checked; `uv pip sync` then removes whatever is not locked.
 $(STAMP): requirements.lock pyproject.toml infra/sglang_plugins/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or 3.12 on PATH; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 3; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "setup: $(PYTHON) cannot make an environment (Debian and Ubuntu have its venv in a package of its own)" >&2; exit 3; }
 	awk '/^uv==/{p=1} p{print} p&&!/\\$$/{exit}' requirements.lock > $(VENV)/uv-pin.txt
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv-pin.txt
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
