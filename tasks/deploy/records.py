@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
@@ -86,10 +87,10 @@ class ServerRecord(_Record):
 def records() -> list[ServerRecord]:
     """Every server on record, the oldest first. A file that is no record is left alone."""
     found = []
-    for path in sorted(_folder().glob("*.json"), key=lambda p: p.stat().st_mtime):
-        with contextlib.suppress(OSError, ValidationError):
-            found.append(ServerRecord.model_validate_json(path.read_text()))
-    return found
+    for path in _folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValidationError):  # another start may be ending the same orphan
+            found.append((path.stat().st_mtime, ServerRecord.model_validate_json(path.read_text())))
+    return [record for _, record in sorted(found, key=itemgetter(0))]
 
 
 def end_orphans(report: Report) -> int:
@@ -129,4 +130,8 @@ def _folder() -> Path:
 
 
 def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Empty in a sandbox that does not tell: process id and start time say almost as much."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -23,7 +23,11 @@ def is_dead(given: dict[str, str]) -> bool:
 
 
 def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Empty in a sandbox that does not tell: process id and start time say almost as much."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _start_ticks(pid: int) -> str | None:
