@@ -171,7 +171,7 @@ def _attention(config: DeployConfig, device: Literal["cpu", "cuda"]) -> str:
 
 
 def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[str, str]:
-    threads = str(config.threads or os.cpu_count() or 1)
+    threads = str(config.threads or len(os.sched_getaffinity(0)))  # not cpu_count: a container may be given few of many cores
     common = {
         "OMP_NUM_THREADS": threads,
         "PYTHONSAFEPATH": "1",  # the working directory shadows nothing
@@ -199,9 +199,6 @@ def _arguments(flags: Flags) -> list[str]:
     for name, value in flags.items():
         if value is None or value is False:
             continue
-        option = _SPELLING.get(name, "--" + name.replace("_", "-"))
+        option = "--" + name.replace("_", "-")
         words += [option] if value is True else [option, str(value)]
     return words
-
-
-_SPELLING: dict[str, str] = {}
