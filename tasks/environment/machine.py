@@ -32,12 +32,12 @@ _NO_PLACE = "Free some, or take a larger machine."
 def machine() -> Machine:
     """Reads /proc; takes milliseconds."""
     cpuinfo = _read("/proc/cpuinfo")
-    flags = set(re.findall(r"^(?:flags|Features)\s*: (.*)$", cpuinfo, re.M)[:1][0].split()) if "flags" in cpuinfo else set()
+    flags = next(iter(re.findall(r"^flags\s*: (.*)$", cpuinfo, re.M)), "").split()
     memory = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read("/proc/meminfo"), re.M))
     total, available = int(memory["MemTotal"]) * 1024, int(memory["MemAvailable"]) * 1024
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    limit = _cgroup("memory.max")
     if limit is not None:
-        total, available = min(total, limit), min(available, limit - (used or 0))
+        total, available = min(total, limit), min(available, limit - _cgroup_used())
     return Machine(
         platform=platform.platform(),
         cpu=next(iter(re.findall(r"^model name\s*: (.*)$", cpuinfo, re.M)), platform.machine()),
@@ -144,6 +144,13 @@ def _cgroup(name: str) -> int | None:
     """A number of our control group (version 2); None without one, or without a limit."""
     text = _read(f"/sys/fs/cgroup/{name}").strip()
     return int(text) if text.isdigit() else None
+
+
+def _cgroup_used() -> int:
+    """What our control group holds, less its file cache, which the kernel gives up when memory is needed."""
+    held = dict(re.findall(r"^(\w+) (\d+)$", _read("/sys/fs/cgroup/memory.stat"), re.M))
+    cache = int(held.get("active_file", 0)) + int(held.get("inactive_file", 0))
+    return max(0, (_cgroup("memory.current") or 0) - cache)
 
 
 def _read(path: str) -> str:

@@ -206,6 +206,16 @@ def test_a_gpu_that_is_not_there_is_refused_before_work_is_spent(stage: str) -> 
     machines.need_device(config_with(), without)
 
 
+def test_the_file_cache_of_a_control_group_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a container with a limit of 4 GB sees that holds 3 GB, 2 of them files that were read: this machine may have no such limit."""
+    group = {"memory.max": "4000000000", "memory.current": "3000000000"}
+    group["memory.stat"] = "anon 900000000\nactive_file 1200000000\ninactive_file 800000000\n"
+    real = machines._read
+    monkeypatch.setattr(machines, "_read", lambda path: group.get(Path(path).name) or real(path))
+    found = machines.machine()
+    assert (found.memory, found.memory_available) == (4_000_000_000, 3_000_000_000)
+
+
 def test_the_machine_is_told() -> None:
     found = machines.machine()
     assert found.cores >= 1
