@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,8 @@ Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+
+_BUILTIN_PROMPTS = "builtin:python-docs"
 
 
 class _Section(BaseModel):
@@ -33,7 +36,7 @@ class TargetConfig(_Section):
 
 class DataConfig(_Section):
     prompts: str = Field(
-        default="builtin:python-docs",
+        default=_BUILTIN_PROMPTS,
         description="`builtin:python-docs`, or a JSONL file of conversations (OpenAI `messages` or ShareGPT `conversations`).",
     )
     answers: Literal["generate", "given"] = Field(
@@ -115,7 +118,7 @@ class DeployConfig(_Section):
     draft_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="null = the target's.")
     disable_radix_cache: bool = Field(default=False, description="Switch prefix reuse off.")
     device: Device = "auto"
-    threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores.")
+    threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores that this process may use.")
     served_name: str | None = Field(default=None, description="What clients call the model; null = the name of the target's folder.")
     tokenizer: bool = Field(default=True, description="False: the server takes and gives token ids only.")
     metrics: bool = Field(default=False, description="Prometheus metrics at /metrics.")
@@ -179,7 +182,7 @@ def load(path: Path, overrides: list[str] | None = None) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise BadInput(str(path), found=_first(error), expected="a valid configuration", do="See tasks/config.py for every key.") from error
+        raise BadInput(str(path), found=_complaints(error), expected="a valid configuration", do="See tasks/config.py.") from error
     return _with_absolute_paths(config, path.resolve().parent)
 
 
@@ -199,7 +202,7 @@ def _override(raw: dict[str, Any], text: str) -> None:
         raise BadInput(f"--set {text}", found="a value that is no YAML", expected="key=value", do="Quote the value.") from error
 
 
-def _first(error: ValidationError) -> str:
+def _complaints(error: ValidationError) -> str:
     """Every complaint, as `key: complaint (value)`."""
     lines = []
     for problem in error.errors():
@@ -213,6 +216,13 @@ def _first(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
+def _interpreter(value: str | None, folder: Path) -> str | None:
+    """A path is kept as it is written, since an environment's `python` is a link that has to stay one; a mere name is looked up."""
+    if value is None:
+        return None
+    return str((folder / Path(value).expanduser()).absolute()) if "/" in value else shutil.which(value) or value
+
+
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
     """Resolve local paths against the config's folder. Raises BadInput for a prompts file that is not there."""
 
@@ -220,11 +230,12 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
         return value if value.partition(":")[1] else str((folder / Path(value).expanduser()).resolve())
 
     prompts, source = absolute(config.data.prompts), absolute(config.target.source)
-    if not prompts.startswith("builtin:") and not Path(prompts).is_file():
-        raise BadInput("data.prompts", found=f"no file {prompts}", expected="a JSONL file, or builtin:python-docs", do="Mend the path.")
+    if prompts != _BUILTIN_PROMPTS and not Path(prompts).is_file():
+        raise BadInput("data.prompts", found=f"no file {prompts}", expected=f"a JSONL file, or {_BUILTIN_PROMPTS}", do="Mend the path.")
     return config.model_copy(
         update={
             "data": config.data.model_copy(update={"prompts": prompts}),
             "target": config.target.model_copy(update={"source": source}),
+            "deploy": config.deploy.model_copy(update={"python": _interpreter(config.deploy.python, folder)}),
         }
     )

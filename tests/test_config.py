@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_every_config_that_ships_is_valid(path: Path) -> None:
         ("data.held_out=1", "data.held_out"),
         ("target=null", "target"),
         ("data.prompts=nowhere.jsonl", "no file"),
+        ("data.prompts=builtin:poems", "expected a JSONL file, or builtin:python-docs"),
         ("benchmark.repeats=1", "benchmark.repeats"),
         ("novalue", "no '='"),
         ("seed.x=1", "seed is a value"),
@@ -54,3 +56,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     loaded = config.load(path, ["train.epochs=7"])
     assert loaded.target.source == str(tmp_path / "models/x") and loaded.data.prompts == str(tmp_path / "p.jsonl")
     assert loaded.train.epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("written", "found"), [("venv/bin/python", "{folder}/venv/bin/python"), ("sh", shutil.which("sh")), ("nowhere", "nowhere")]
+)
+def test_an_interpreter_stays_the_link_that_it_is(tmp_path: Path, written: str, found: str) -> None:
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/python").symlink_to("/bin/sh")
+    path = tmp_path / "c.yaml"
+    path.write_text("target: {source: x, name: x}\n")
+    assert config.load(path, [f"deploy.python={written}"]).deploy.python == found.format(folder=tmp_path)
