@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 from tasks.capture import resolve_boundaries
 from tasks.config import Config
+from tasks.deploy import check_launch
 from tasks.products import TargetProduct
-from tasks.verdict import BadInput
+from tasks.verdict import BadInput, Outcome, ProofFailed, Verdict
+from tasks.wiring import rope
+from tasks.wiring.families import text_config
 
 
 def check_against_target(config: Config, target: TargetProduct) -> None:
-    """Raises BadInput: boundaries outside of the model, a draft vocabulary above the target's, lengths that do not fit."""
+    """What training, export and the servers would refuse in hours.
+
+    Raises BadInput: boundaries outside of the model, a draft vocabulary above the target's, lengths that do not fit, a
+    RoPE that no drafter can be exported with. Raises ProofFailed for launch settings that the target rules out.
+    """
     resolve_boundaries(config.capture, target)
+    path = target.folder / "config.json"
+    rope.resolve(text_config(json.loads(path.read_text(encoding="utf-8"))), str(path))
     vocabulary = target.print.vocab_size
     if config.train.draft_vocab_size > vocabulary:
         raise BadInput(
@@ -34,3 +45,6 @@ def check_against_target(config: Config, target: TargetProduct) -> None:
             expected=f"less than deploy.context_length, {config.deploy.context_length}",
             do="Lower it, or raise deploy.context_length.",
         )
+    launch = check_launch(config.deploy, target=target.folder, drafter=None, steps=None, ask_sglang=False)
+    if any(check.verdict is Outcome.FAIL for check in launch):
+        raise ProofFailed(Verdict.of("deploy", launch, passed=""))

@@ -44,8 +44,8 @@ def start_server(
     return Server.start(config, target=target, drafter=drafter, steps=steps, log=log, report=report, keep=keep)
 
 
-def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None) -> list[Check]:
-    """Everything about a launch that can be checked without starting it: the rules, then SGLang's own argument parser.
+def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, ask_sglang: bool) -> list[Check]:
+    """What can be checked of a launch without starting it: the rules, then, if asked for, SGLang's own argument parser.
 
     The latter runs in a subprocess of the serving interpreter, for some 20 s of CPU time.
     Raises BadInput for a model folder or a GPU that is not there.
@@ -53,6 +53,7 @@ def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, st
     from tasks.deploy.launch import plan
     from tasks.deploy.ports import free_port
     from tasks.deploy.preflight import preflight
+    from tasks.deploy.refusals import refusals
 
-    port = config.port or free_port(config.host)
-    return preflight(plan(config, target=target, drafter=drafter, steps=steps, port=port))
+    launch = plan(config, target=target, drafter=drafter, steps=steps, port=config.port or free_port(config.host))
+    return preflight(launch) if ask_sglang else refusals(launch.flags)

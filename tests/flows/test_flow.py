@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,23 @@ def test_a_target_that_cannot_be_used(prefect: None, tmp_path: Path) -> None:
     (tmp_path / "target" / "config.json").write_text(json.dumps({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
     state, report, _ = ended(config_for(tmp_path / "target"), tmp_path)
     assert (state.type.value, report.exit_status, report.stage) == ("FAILED", 2, "target")
+
+
+def test_what_a_server_would_refuse_is_found_before_work_is_spent(prefect: None, tiny_target: Path, tmp_path: Path) -> None:
+    config = config_for(tiny_target, capture={"boundaries": [0, 2, 4]}, deploy={"context_length": 1024})
+    state, report, listener = ended(config, tmp_path)
+    assert (state.type.value, report.verdict, report.kind, report.exit_status) == ("FAILED", "FAIL", "context-length", 1)
+    assert [told[1] for told in listener.told if told[0] == "begin"] == ["environment", "target"]
+
+
+def test_a_rope_that_no_drafter_can_have_is_found_before_work_is_spent(prefect: None, tiny_target: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_target, tmp_path / "target")
+    path = tmp_path / "target" / "config.json"
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rope_parameters": yarn}))
+    _, report, listener = ended(config_for(tmp_path / "target", capture={"boundaries": [0, 2, 4]}), tmp_path)
+    assert (report.kind, report.exit_status) == ("bad-input", 2) and "kind 'yarn'" in report.message
+    assert [told[1] for told in listener.told if told[0] == "begin"] == ["environment", "target"]
 
 
 def test_a_disk_that_is_too_small_is_the_machines_trouble(prefect: None, tiny_target: Path, tmp_path: Path) -> None:
