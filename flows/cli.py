@@ -87,7 +87,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: exit status 0 pass, 1 failed or invalid, 2 bad input, 3 the machine's trouble, 128 + n for signal n."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress is shown by stage; the libraries' bars would be drawn through it
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _stop)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks to outlive the terminal
+            signal.signal(number, _stop)
     sys.exit(_status(arguments))
 
 

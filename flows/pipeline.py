@@ -93,7 +93,7 @@ def _write(run: Run, report: RunReport, logs: Path) -> None:
 
 
 def commit() -> str:
-    """Git commit of the project, `+changes` where files differ from it; `unknown` outside of a checkout."""
+    """Git commit of the project, `+changes` where files differ from it; `unknown` outside of a checkout of its own."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -101,6 +101,8 @@ def commit() -> str:
         ).stdout.strip()
 
     try:
+        if Path(git("rev-parse", "--show-toplevel")) != _PROJECT:
+            return "unknown"  # unpacked inside of somebody else's repository
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -100,6 +100,26 @@ def test_json_that_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 2 and "--json" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_nohup_is_honoured() -> None:
+    """A run that was told to outlive its terminal does; the other signals still end it."""
+    code = "import signal, flows.cli as c; c._status = lambda _: print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))"
+    ignoring = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {code}; c.main([])"
+    told = subprocess.run([sys.executable, "-c", ignoring], cwd=PROJECT, capture_output=True, text=True, check=False).stdout
+    assert told.startswith("1 <function _stop"), told
+
+
+def test_a_commit_is_the_projects_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import pipeline
+
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", "-C", str(tmp_path), *identity, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    (tmp_path / "unpacked").mkdir()
+    for folder, known in ((tmp_path, True), (tmp_path / "unpacked", False)):
+        monkeypatch.setattr(pipeline, "_PROJECT", folder)
+        assert (pipeline.commit() != "unknown") is known
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, flows.cli; print([m for m in ('torch', 'prefect', 'mlflow', 'transformers', 'sglang') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
