@@ -116,6 +116,7 @@ class LiveDisplay:
 
     def begin(self, stage: str) -> None:
         self._estimate.begin(stage, time.monotonic())
+        self._outcomes.pop(stage, None)  # a stage that is tried again
         self._counts = ""
 
     def progress(self, stage: str, done: float, total: float, unit: str, measured: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -67,8 +68,8 @@ def _tell(report: RunReport) -> None:
     console = Console()
     if report.metrics:
         console.print(table(report))
-    if report.exit_status:
-        print(f"draftproof: {report.message}", file=sys.stderr)
+    if report.verdict != "PASS":
+        print(f"draftproof: {report.verdict}: {report.message}", file=sys.stderr)
     if report.mlflow_run_id:
         _tell_page(console, report.mlflow_run_id)
     if report.drafter:
@@ -86,7 +87,8 @@ def _tell_page(console: Console, run_id: str) -> None:
         f"this run in MLflow: {server.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}", soft_wrap=True, highlight=False, markup=False
     )
     if server != uri:
-        command = f"{Path(sys.executable).parent / 'mlflow'} ui --backend-store-uri {uri} --port {server.rpartition(':')[2]} --workers 1"
+        mlflow, port = str(Path(sys.executable).parent / "mlflow"), server.rpartition(":")[2]
+        command = shlex.join([mlflow, "ui", "--backend-store-uri", uri, "--port", port, "--workers", "1"])
         _line(console, f"open it with: {command}")
 
 
