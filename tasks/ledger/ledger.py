@@ -48,10 +48,6 @@ class Ledger:
         """Inside of it, MLflow's errors become MachineTrouble."""
         return usable(self.uri)
 
-    def url(self, run_id: str, server: str) -> str:
-        """The page of a run on an MLflow server."""
-        return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs/{run_id}"
-
     def _all(self, query: str) -> list[MlflowRun]:
         """Every run that fits: a client's search stops at 1,000 unless it is paged."""
         found, token = [], None

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -141,16 +140,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-@contextmanager
-def system_metrics(run: Run) -> Iterator[None]:
-    """CPU, memory, disk and GPU of the machine as curves of a heavy stage's run, every ten seconds."""
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    monitor = SystemMetricsMonitor(run.id, tracking_uri=run._uri)
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.finish()
