@@ -138,7 +138,7 @@ def _by_likelihood(
 ) -> Diagnosis:
     rows = [row for item in items if (row := _row(item, features)) is not None]
     if len(rows) < 2:
-        message = f"{len(rows)} conversations are too few to compare wirings on."
+        message = f"{len(rows)} conversations are too few to compare wirings on. Give prompts, or the trainer's logits."
         return Diagnosis(method="likelihood", positions=0, conversations=len(rows), hypotheses=[], named=[], message=message)
     base = _likelihoods(declared, rows)
     scored: list[tuple[HypothesisResult, np.ndarray]] = []

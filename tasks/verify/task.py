@@ -10,7 +10,7 @@ from tasks.products import DrafterProduct, TrainProduct
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest, versions
 from tasks.verdict import ProofFailed
-from tasks.verify import HeldOut, Verification, verify_drafter
+from tasks.verify import HeldOut, Verification, render, verify_drafter
 from tasks.wiring.target import TargetForward
 
 _FILE = "verification.json"
@@ -76,6 +76,7 @@ def verify(
     run.pipeline_tag({"draftproof.verify_device": found.device})
     run.verdict(found.verdict)
     run.text(_FILE, found.model_dump_json(indent=1))
+    run.text("report.md", render(found))
     if found.verdict.verdict.exit_status:
         raise ProofFailed(found.verdict)
     return found
