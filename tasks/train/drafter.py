@@ -15,6 +15,7 @@ from tasks.train import kernels
 from tasks.train.vocabulary import Vocabulary
 from tasks.verdict import BadInput
 from tasks.wiring.record import Draft, Rope
+from tasks.wiring.translate import speculators_ids
 
 
 def layer_config(target: TargetProduct) -> LlamaConfig:
@@ -85,7 +86,7 @@ def library_arguments(config: TrainConfig, *, target: TargetProduct, boundaries:
     return {
         "verifier_name_or_path": str(target.folder),
         "trust_remote_code": False,
-        "target_layer_ids": boundaries,  # speculators' layer id is the boundary
+        "target_layer_ids": speculators_ids(boundaries),
         "draft_vocab_size": draft_size,
         "norm_before_residual": False,  # SGLang cannot serve True
         "norm_before_fc": config.norm_before_fc,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from speculators.train.vocab_mapping import build_vocab_mappings_from_distributi
 from tasks.train.rows import Rows
 from tasks.verdict import BadInput
 from tasks.wiring.record import VocabMap
+from tasks.wiring.vocabulary import vocab_map
 
 _MULTIPLE = 64
 
@@ -27,13 +27,8 @@ class Vocabulary:
     def size(self) -> int:
         return len(self.d2t)
 
-    def target_ids(self) -> torch.Tensor:
-        """Target id of each draft id, [Vd] int64, ascending."""
-        return torch.arange(self.size) + self.d2t
-
     def record(self) -> VocabMap:
-        ids = self.target_ids().numpy().astype("<i8").tobytes()
-        return VocabMap(draft_size=self.size, target_size=len(self.t2d), sha256=hashlib.sha256(ids).hexdigest())
+        return vocab_map(self.d2t, len(self.t2d))
 
 
 def count_tokens(rows: Rows) -> Counter[int]:
