@@ -68,6 +68,7 @@ class Chain:
         exported = self.drafter = export(
             self._session, config=self.config.export, train=trained, capture=captured, target=prepared, store=self._store
         )
+        self.checks += [*captured.checks, *trained.checks, *exported.checks]
         prompts = self._prompts(answered)
         verified = self._verify(prepared, answered, captured, trained, exported, prompts)
         self.checks += verified.verdict.checks

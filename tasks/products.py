@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.verdict import Check
 from tasks.wiring.record import TargetPrint
 
 
@@ -62,6 +63,7 @@ class CaptureProduct(_Product):
     rows: int
     tokens: int
     worst_cosine: float = Field(description="Smallest cosine between a feature and its second extraction.")
+    checks: list[Check] = []
 
 
 class StepCounts(_Product):
@@ -89,6 +91,7 @@ class TrainProduct(_Product):
     logits_rows: list[int]
     optimizer_steps: int
     train_tokens_per_second: float
+    checks: list[Check] = []
 
 
 class DrafterProduct(_Product):
@@ -96,3 +99,4 @@ class DrafterProduct(_Product):
 
     folder: Path
     sha256: str
+    checks: list[Check] = []

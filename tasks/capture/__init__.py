@@ -21,7 +21,7 @@ def resolve_boundaries(config: CaptureConfig, target: TargetProduct) -> list[int
     from tasks.wiring.boundaries import check_boundaries, default_boundaries
 
     layers = target.print.num_layers
-    return check_boundaries(config.boundaries or default_boundaries(layers), layers)
+    return check_boundaries(default_boundaries(layers) if config.boundaries is None else config.boundaries, layers)
 
 
 def open_tap(config: CaptureConfig, target: TargetProduct) -> FileTap:

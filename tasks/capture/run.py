@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tasks.capture import files
+from tasks.capture import files, resolve_boundaries
 from tasks.capture.check import check
 from tasks.config import CaptureConfig
 from tasks.device import Placement
@@ -16,7 +16,6 @@ from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProd
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_file, versions, write_atomic
 from tasks.verdict import Outcome, ProofFailed, Verdict
-from tasks.wiring.boundaries import check_boundaries, default_boundaries
 from tasks.wiring.extraction import Extractor, SecondPath
 from tasks.wiring.record import Features, WiringRecord
 
@@ -41,9 +40,8 @@ def capture(
     report: Report,
 ) -> CaptureProduct:
     """See `tasks.capture.capture_features`."""
-    layers = target.print.num_layers
-    boundaries = check_boundaries(config.boundaries or default_boundaries(layers), layers)
-    stored = [*boundaries, layers]
+    boundaries = resolve_boundaries(config, target)
+    stored = [*boundaries, target.print.num_layers]
     inputs = {
         "config": config.model_dump(),
         "boundaries": boundaries,
@@ -73,6 +71,7 @@ def capture(
             "rows": manifest["rows"],
             "tokens": manifest["tokens"],
             "worst_cosine": worst,
+            "checks": manifest["checks"]["checks"],
         }
 
     product = store.make("capture", key, build)

@@ -61,11 +61,14 @@ def export_drafter(
         _stop_on_failure(checks)
         for check in checks:
             report.say(f"{check.verdict} {check.name}: {check.message}")
-        return {"sha256": sha256_folder(folder, [CONFIG, WEIGHTS, RECORD, PROBES])}
+        return {
+            "sha256": sha256_folder(folder, [CONFIG, WEIGHTS, RECORD, PROBES]),
+            "checks": [check.model_dump(mode="json") for check in checks],
+        }
 
     key = store.key(STAGE, inputs)
     product = store.make(STAGE, key, build)
-    return DrafterProduct(folder=store.folder(STAGE, key), sha256=product["sha256"])
+    return DrafterProduct.model_validate({**product, "folder": store.folder(STAGE, key)})
 
 
 def _write(folder: Path, config: ExportConfig, trained: Trained, served_as: Family, num_layers: int, probes: list[Probe]) -> None:

@@ -105,10 +105,10 @@ class _Job:
         layer = layer_config(self.target)
         vocabulary = self._vocabulary(layer.vocab_size)
         need_disk(folder, self._bytes(layer, vocabulary), "training the drafter")
-        check_features(self.rows, self.capture, self.target.print.hidden_size)
+        checks = [check_features(self.rows, self.capture, self.target.print.hidden_size)]
         write_dataset(self.rows, folder / DATASET)
         loaders = self._loaders(folder / DATASET)
-        check_split(self.rows, *loaders)
+        checks.append(check_split(self.rows, *loaders))
         progress = self._train(folder, layer, vocabulary, loaders)
         tally = self._measure(folder, loaders[1])
         shutil.rmtree(folder / DATASET)
@@ -119,6 +119,7 @@ class _Job:
             "logits_rows": list(self.rows.held_out[: self.parity_rows]),
             "optimizer_steps": progress.step,
             "train_tokens_per_second": self.config.epochs * self.rows.positions(range(self.rows.train)) / progress.seconds,
+            "checks": [check.model_dump(mode="json") for check in checks],
         }
 
     def _vocabulary(self, target_size: int) -> Vocabulary:
