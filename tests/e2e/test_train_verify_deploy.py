@@ -28,7 +28,7 @@ METRICS = [
     "bench.speedup_low",
     "bench.speedup_high",
 ]
-TAGS = ["verdict", "stage", "commit", "flow_run_id", "target_sha256", "verify_device"]
+TAGS = ["verdict", "kind", "stage", "commit", "flow_run_id", "target_sha256", "verify_device"]
 STAGES = ["target", "data", "capture", "train", "export", "verify", "benchmark", "promote"]
 
 
@@ -113,7 +113,7 @@ def test_mlflow_tells_the_story(run: dict[str, Any], monkeypatch: pytest.MonkeyP
     assert not [s for s in STAGES if not any(s in c.info.run_name for c in children)]
     assert len(client.get_metric_history(next(c.info.run_id for c in children if "train" in c.info.run_name), "loss")) > 1
     champion = client.get_model_version_by_alias("tiny-grammar-eagle3", "champion")
-    assert champion.run_id == parent.info.run_id or champion.tags
+    assert champion.run_id == parent.info.run_id and champion.tags["draftproof.steps"] == "2"
 
 
 def test_champion_answers(run: dict[str, Any]) -> None:
