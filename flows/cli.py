@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -112,10 +113,20 @@ def _status(arguments: list[str] | None) -> int:
         return DraftproofError.exit_status
 
 
+_PATIENCE = 10.0
+"""Seconds that the `with` blocks have to be left in before another signal is listened to."""
+_stopped_at: list[float] = []
+
+
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """End by an exception, so that every `with` block is left and the ledger closed; a second signal does not disturb that."""
-    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(other, signal.SIG_IGN)
+    """End by an exception, so that every `with` block is left and the ledger closed.
+
+    Another signal does not disturb that while it lasts; later it is raised again, since a library may have swallowed the first.
+    """
+    now = time.monotonic()
+    if _stopped_at and now - _stopped_at[-1] < _PATIENCE:
+        return
+    _stopped_at.append(now)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)

@@ -141,13 +141,15 @@ def test_signals_leave_nothing_behind(number: signal.Signals, status: int, tiny_
     from tasks.ledger import open_ledger
 
     home = Path(os.environ["DRAFTPROOF_HOME"])
-    long = {"conversations": 4000, "prompt_tokens": 128, "answer_tokens": 256}
+    words = [f"w{i} w{j} w{k}" for i in range(20) for j in range(20) for k in range(20)]
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps({"messages": [{"role": "user", "content": w}]}) + "\n" for w in words))
+    long = {"prompts": str(tmp_path / "long.jsonl"), "conversations": 8000, "prompt_tokens": 128, "answer_tokens": 256}
     path = written(tmp_path, config_for(tiny_target, data=long, train={"draft_vocab_size": 64}, capture={"boundaries": [0, 2, 4]}))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "flows.cli", "run", str(path)], cwd=PROJECT, env=environment, stderr=log)
     deadline = time.monotonic() + 240
-    while b"data " not in (tmp_path / "log").read_bytes():
+    while b" conversations;" not in (tmp_path / "log").read_bytes():
         assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
         time.sleep(0.5)
     process.send_signal(number)
