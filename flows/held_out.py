@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, overload
 
-from tasks.products import CaptureProduct, Conversation, DataProduct
+from tasks.products import CaptureProduct, DataProduct, feature_file
 from tasks.verdict import BadInput
 
 if TYPE_CHECKING:
     from tasks.verify import HeldOut
 
 
-def held_out_conversations(data: DataProduct) -> list[tuple[int, Conversation]]:
-    """(row, conversation): a row is a line of conversations.jsonl, as in `CaptureProduct`."""
-    with data.conversations.open(encoding="utf-8") as lines:
-        everything = enumerate(map(Conversation.model_validate_json, lines))
-        return [(row, conversation) for row, conversation in everything if conversation.split == "held_out"]
-
-
 def held_out_prompts(data: DataProduct, count: int, *, longest: int) -> list[list[int]]:
     """Token ids of the first `count` held-out prompts of at most `longest` tokens. Raises BadInput when there is none."""
-    prompts = [c.tokens[: c.prompt_length] for _, c in held_out_conversations(data) if c.prompt_length <= longest]
+    held_out = islice(data.rows(), data.train, None)
+    prompts = list(islice((c.tokens[: c.prompt_length] for c in held_out if c.prompt_length <= longest), count))
     if not prompts:
         raise BadInput(
             "benchmark.output_tokens",
@@ -29,18 +24,18 @@ def held_out_prompts(data: DataProduct, count: int, *, longest: int) -> list[lis
             expected="prompts that fit into deploy.context_length with the answer",
             do="Lower benchmark.output_tokens, or raise deploy.context_length.",
         )
-    return prompts[:count]
+    return prompts
 
 
 class HeldOutRows(Sequence["HeldOut"]):
     """The held-out conversations with their captured features; one is in memory at a time."""
 
     def __init__(self, data: DataProduct, capture: CaptureProduct) -> None:
-        self._rows = held_out_conversations(data)
-        self._folder = capture.folder / "hidden_states"
+        self._conversations, self._first = data.rows(), data.train
+        self._folder = capture.folder
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._conversations) - self._first
 
     @overload
     def __getitem__(self, index: int) -> HeldOut: ...
@@ -55,8 +50,9 @@ class HeldOutRows(Sequence["HeldOut"]):
 
         from tasks.verify import HeldOut
 
-        row, conversation = self._rows[index]
-        states_SnH = load_file(self._folder / f"hs_{row}.safetensors")["hidden_states"]
+        row = range(self._first, len(self._conversations))[index]
+        conversation = self._conversations[row]
+        states_SnH = load_file(feature_file(self._folder, row))["hidden_states"]
         return HeldOut(
             id=conversation.id,
             tokens=conversation.tokens,

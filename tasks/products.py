@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.lines import Lines
 from tasks.verdict import Check
 from tasks.wiring.record import TargetPrint
 
@@ -49,6 +51,15 @@ class DataProduct(_Product):
     def conversations(self) -> Path:
         return self.folder / "conversations.jsonl"
 
+    def rows(self) -> Sequence[Conversation]:
+        """The conversations by row, each read from the file when it is asked for."""
+        return Lines(self.conversations, lambda line, _: Conversation.model_validate_json(line))
+
+
+def feature_file(folder: Path, row: int) -> Path:
+    """Where the trainer looks for the features of a row below capture's folder (speculators 0.9.0, `ArrowDataset`)."""
+    return folder / "hidden_states" / f"hs_{row}.safetensors"
+
 
 class CaptureProduct(_Product):
     """Features of every conversation, in speculators' file form, beside a manifest and the wiring record.
@@ -58,7 +69,7 @@ class CaptureProduct(_Product):
     """
 
     folder: Path
-    sha256: str = Field(description="Of manifest.json, which holds every shard's hash.")
+    sha256: str = Field(description="Of manifest.json, which holds the hash over all shards.")
     boundaries: list[int]
     rows: int
     tokens: int

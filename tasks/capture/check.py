@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tasks.capture import files
-from tasks.products import Conversation
+from tasks.products import Conversation, feature_file
 from tasks.verdict import Check, Outcome, Verdict
 from tasks.wiring.extraction import SecondPath
 from tasks.wiring.kinds import Kind
@@ -40,11 +40,10 @@ class _Sample:
 
 
 def check(
-    folder: Path, conversations: Path, stored: list[int], reference: SecondPath, count: int, compute_dtype: str
+    folder: Path, conversations: Sequence[Conversation], stored: list[int], reference: SecondPath, count: int, compute_dtype: str
 ) -> tuple[Verdict, float]:
     """The verdict over `count` samples spread over all rows (and every file's zeros, NaN and length), and the worst cosine."""
-    with conversations.open(encoding="utf-8") as lines:
-        rows = sum(1 for _ in lines)
+    rows = len(conversations)
     picked = {round(i * (rows - 1) / max(1, count - 1)) for i in range(count)}
     checks, worst = [], 1.0
     whole = Check(
@@ -53,7 +52,8 @@ def check(
         message=f"{rows} files are whole: lengths, tokens, no zeros, no NaN",
         numbers={"rows": rows},
     )
-    for sample in _samples(folder, conversations):
+    for row, conversation in enumerate(conversations):
+        sample = _Sample(row, conversation, *files.read(feature_file(folder, row)))
         fault = _fault(sample, len(stored))
         if fault:
             whole = _fail(
@@ -65,12 +65,6 @@ def check(
             checks += found
             worst = min(worst, cosine)
     return Verdict.of("capture", [whole, *checks], passed=f"{len(picked)} samples extracted again, worst cosine {worst:.5f}"), worst
-
-
-def _samples(folder: Path, conversations: Path) -> Iterator[_Sample]:
-    with conversations.open(encoding="utf-8") as lines:
-        for row, line in enumerate(lines):
-            yield _Sample(row, Conversation.model_validate_json(line), *files.read(files.shard(folder, row)))
 
 
 def _fault(sample: _Sample, boundaries: int) -> str | None:

@@ -32,11 +32,6 @@ def kept(folder: Path, conversation: str) -> Path:
     return folder / f"{conversation}.safetensors"
 
 
-def shard(folder: Path, row: int) -> Path:
-    """Where the trainer looks for the features of a row (speculators 0.9.0, `ArrowDataset`)."""
-    return folder / "hidden_states" / f"hs_{row}.safetensors"
-
-
 def write(path: Path, features_SnH: torch.Tensor, tokens: list[int]) -> None:
     """Write a feature file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

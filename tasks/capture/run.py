@@ -12,7 +12,7 @@ from tasks.capture import files, resolve_boundaries
 from tasks.capture.check import check
 from tasks.config import CaptureConfig
 from tasks.device import Placement
-from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProduct
+from tasks.products import CaptureProduct, DataProduct, TargetProduct, feature_file
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_file, versions, write_atomic
 from tasks.verdict import Outcome, ProofFailed, Verdict
@@ -21,7 +21,7 @@ from tasks.wiring.record import Features, WiringRecord
 
 _Item = TypeVar("_Item")
 
-MANIFEST = "manifest.json"
+MANIFEST, SHARDS = "manifest.json", "shards.jsonl"
 KEPT = "features"
 """Sub-folder of the data's product in which a tap kept features."""
 _AT_ONCE = 256
@@ -58,7 +58,7 @@ def capture(
         # Kept features share their bytes with the data's folder; what cannot be shared is at most all of it.
         need_disk(folder, data.tokens * len(stored) * target.print.hidden_size * 2, "features")
         reused = _fill(folder, data, stored, open_target, report)
-        verdict, worst = check(folder, data.conversations, stored, open_reference(), config.check_samples, placement.dtype)
+        verdict, worst = check(folder, data.rows(), stored, open_reference(), config.check_samples, placement.dtype)
         if verdict.verdict in (Outcome.FAIL, Outcome.INVALID):
             raise ProofFailed(verdict)
         _write_record(folder, boundaries, placement, data, target)
@@ -78,32 +78,25 @@ def capture(
     return CaptureProduct(folder=store.folder("capture", key), **product)
 
 
-def conversations(path: Path) -> Iterator[tuple[int, Conversation]]:
-    """(row, conversation) of conversations.jsonl, one at a time."""
-    with path.open(encoding="utf-8") as lines:
-        for row, line in enumerate(lines):
-            yield row, Conversation.model_validate_json(line)
-
-
 def _fill(folder: Path, data: DataProduct, stored: list[int], open_target: Callable[[], Extractor], report: Report) -> int:
     """Bring every row's file into `folder`, linked or computed; the number of those linked."""
     reused, total = 0, data.train + data.held_out
     extractor: Extractor | None = None
-    for block in batched(conversations(data.conversations), _AT_ONCE):
+    for block in batched(enumerate(data.rows()), _AT_ONCE):
         missing: list[tuple[int, list[int]]] = []
         for row, conversation in block:
             source = files.kept(data.folder / KEPT, conversation.id)
             if files.holds(source, conversation.tokens, len(stored)):
-                files.link(source, files.shard(folder, row))
+                files.link(source, feature_file(folder, row))
                 reused += 1
             else:
                 missing.append((row, conversation.tokens))
         # All or none of a block: rounding depends on what is computed together, and an interruption must not show.
-        if not all(files.holds(files.shard(folder, row), tokens, len(stored)) for row, tokens in missing):
+        if not all(files.holds(feature_file(folder, row), tokens, len(stored)) for row, tokens in missing):
             extractor = extractor or open_target()
             for index, features in extractor.features([tokens for _, tokens in missing], stored):
                 row, tokens = missing[index]
-                files.write(files.shard(folder, row), features, tokens)
+                files.write(feature_file(folder, row), features, tokens)
         report.progress(block[-1][0] + 1, total, "conversations")
     return reused
 
@@ -128,25 +121,26 @@ def _write_record(folder: Path, boundaries: list[int], placement: Placement, dat
 def _manifest(
     folder: Path, boundaries: list[int], placement: Placement, data: DataProduct, target: TargetProduct, verdict: Verdict, reused: int
 ) -> dict[str, Any]:
-    """What is there, with each file's shape and hash, and what it was made of."""
-    shards: dict[str, Any] = {}
-    tokens = 0
-    for row, conversation in conversations(data.conversations):
-        path = files.shard(folder, row)
-        tokens += len(conversation.tokens)
-        shape = [len(conversation.tokens), len(boundaries) + 1, target.print.hidden_size]
-        shards[path.name] = {"conversation": conversation.id, "split": conversation.split, "shape": shape, "sha256": sha256_file(path)}
+    """What is there and what it was made of; each file's shape and hash are a line of `shards.jsonl`."""
+    rows = tokens = 0
+    with (folder / SHARDS).open("w", encoding="utf-8") as lines:
+        for row, conversation in enumerate(data.rows()):
+            path = feature_file(folder, row)
+            rows, tokens = rows + 1, tokens + len(conversation.tokens)
+            shape = [len(conversation.tokens), len(boundaries) + 1, target.print.hidden_size]
+            shard = {"conversation": conversation.id, "split": conversation.split, "shape": shape, "sha256": sha256_file(path)}
+            lines.write(json.dumps({"file": path.name, **shard}) + "\n")
     return {
         "format": 1,
         "boundaries": boundaries,
         "last_state": "before-final-norm",
         "dtype": "bfloat16",
         "compute_dtype": placement.dtype,
-        "rows": len(shards),
+        "rows": rows,
         "tokens": tokens,
         "captured_while_answering": reused,
         "target": target.print.model_dump(),
         "data_sha256": data.sha256,
         "checks": verdict.model_dump(mode="json"),
-        "shards": shards,
+        "shards": {"file": SHARDS, "sha256": sha256_file(folder / SHARDS)},
     }

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.data.raw import Message, Raw
+from tasks.lines import Lines
 from tasks.verdict import BadInput
 
 _FORMS = {"messages": ("role", "content"), "conversations": ("from", "value")}
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 
 
-def read_jsonl(path: Path) -> list[Raw]:
-    """Every conversation of the file. Raises BadInput naming the first line that is none, or the file if it holds none."""
+def read_jsonl(path: Path) -> Sequence[Raw]:
+    """Every conversation of the file, in memory only while it is looked at.
+
+    Raises BadInput naming the first line that is none, or the file if it holds none.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        found = Lines(path, _conversation)
+    except OSError as error:
         raise BadInput(str(path), found=str(error), expected="a JSONL file in UTF-8", do="Mend data.prompts.") from error
-    found = [_conversation(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise BadInput(str(path), found="no conversation", expected="one JSON object per line", do="Put conversations into the file.")
     return found
 
 
-def _conversation(line: str, where: str) -> Raw:
+def _conversation(line: bytes, where: str) -> Raw:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except ValueError as error:  # no JSON, or no UTF-8
         raise _bad(where, f"no JSON ({error})") from error
     form = next((f for f in _FORMS if isinstance(value, dict) and isinstance(value.get(f), list)), None)
     if form is None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from tasks.config import DataConfig
 from tasks.data.builtin import python_docs
@@ -17,6 +21,7 @@ from tasks.data.files import read_jsonl
 from tasks.data.raw import Dropped, Message, Raw
 from tasks.data.split import held_out
 from tasks.device import Placement
+from tasks.lines import Lines
 from tasks.products import Conversation, DataProduct, TargetProduct
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_file, sha256_json, versions, write_atomic
@@ -33,14 +38,13 @@ FEATURES = "features"
 Split = Literal["train", "held_out"]
 
 
-@dataclass
-class _Chosen:
+class _Chosen(BaseModel):
     """A conversation that was not dropped: to be answered (`tokens` is its prompt), or answered already."""
 
     id: str
     split: Split
     tokens: list[int]
-    answered: Tokenised | None = field(default=None)
+    answered: Tokenised | None = None
 
 
 def make(
@@ -71,51 +75,62 @@ def make(
 
     def build(folder: Path) -> dict[str, Any]:
         dropped = Dropped()
-        chosen = _choose(_read(config.prompts), config, Chat.load(target.folder), seed, dropped)
+        chosen = _choose(_read(config.prompts), config, Chat.load(target.folder), seed, dropped, folder / "chosen")
         if tap:
             tokens = len(chosen) * (config.prompt_tokens + config.answer_tokens)
             need_disk(folder, tokens * len(tap.boundaries) * target.print.hidden_size * 2, "keeping features while answering")
         parts = list(_chunks(chosen, config, folder, open_engine, tap, report))
+        shutil.rmtree(folder / "chosen")
         return _write(folder, parts, config, dropped)
 
     product = store.make("data", key, build, hashed=lambda name: not name.startswith(f"{FEATURES}/"))
     return DataProduct(folder=store.folder("data", key), **product)
 
 
-def _read(prompts: str) -> list[Raw]:
+def _read(prompts: str) -> Sequence[Raw]:
     return _BUILTIN[prompts]() if prompts in _BUILTIN else read_jsonl(Path(prompts))
 
 
-def _choose(raw: list[Raw], config: DataConfig, chat: Chat, seed: int, dropped: Dropped) -> list[_Chosen]:
-    """Split first; then drop, tokenise, and keep at most as many as asked for. Training conversations come first."""
-    out = held_out([r.subject for r in raw], config.held_out, seed)
-    order = list(range(len(raw)))
+def _choose(raw: Sequence[Raw], config: DataConfig, chat: Chat, seed: int, dropped: Dropped, folder: Path) -> Sequence[_Chosen]:
+    """Split first; then drop, tokenise, and keep at most as many as asked for. Training conversations come first.
+
+    What is chosen stands in a file of `folder`: in memory are a few bytes per conversation.
+    """
+    out = held_out((r.subject for r in raw), config.held_out, seed)
+    order = array("l", range(len(raw)))
     random.Random(seed).shuffle(order)
     wanted = {"held_out": max(1, round(config.conversations * config.held_out))}
     wanted["train"] = config.conversations - wanted["held_out"]
-    chosen: dict[Split, list[_Chosen]] = {"train": [], "held_out": []}
+    kept: dict[Split, int] = {"train": 0, "held_out": 0}
     seen: set[str] = set()
-    for index in order:
-        split: Split = "held_out" if out[index] else "train"
-        if len(chosen[split]) >= wanted[split]:
-            dropped["more than data.conversations"] += 1
-            continue
-        found = _tokenise(raw[index], split, config, chat, f"conversation {index + 1}")
-        reason = found if isinstance(found, str) else "duplicate" if found.id in seen else None
-        if reason:
-            dropped[reason] += 1
-        elif isinstance(found, _Chosen):
-            seen.add(found.id)
-            chosen[split].append(found)
-    for name, kept in chosen.items():
-        if not kept:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {split: folder / f"{split}.jsonl" for split in kept}
+    with ExitStack() as stack:
+        streams = {split: stack.enter_context(path.open("w", encoding="utf-8")) for split, path in files.items()}
+        for index in order:
+            split: Split = "held_out" if out[index] else "train"
+            if kept[split] >= wanted[split]:
+                dropped["more than data.conversations"] += 1
+                continue
+            found = _tokenise(raw[index], split, config, chat, f"conversation {index + 1}")
+            reason = found if isinstance(found, str) else "duplicate" if found.id in seen else None
+            if reason:
+                dropped[reason] += 1
+            elif isinstance(found, _Chosen):
+                seen.add(found.id)
+                streams[split].write(found.model_dump_json() + "\n")
+                kept[split] += 1
+    for name, count in kept.items():
+        if not count:
             raise BadInput(
                 "data",
                 found=f"no conversation left for {name}; dropped: {dict(dropped)}",
                 expected="at least one",
                 do="Give more or shorter prompts.",
             )
-    return chosen["train"] + chosen["held_out"]
+    with files["train"].open("ab") as everything, files["held_out"].open("rb") as behind:
+        shutil.copyfileobj(behind, everything)
+    return Lines(files["train"], lambda line, _: _Chosen.model_validate_json(line))
 
 
 def _tokenise(raw: Raw, split: Split, config: DataConfig, chat: Chat, where: str) -> _Chosen | str:
@@ -129,12 +144,12 @@ def _tokenise(raw: Raw, split: Split, config: DataConfig, chat: Chat, where: str
             return "too long"
         if sum(end - start for start, end in given.spans) < config.min_answer_tokens:
             return "answer too short"
-        return _Chosen(sha256_json(given.tokens)[:16], split, given.tokens, given)
+        return _Chosen(id=sha256_json(given.tokens)[:16], split=split, tokens=given.tokens, answered=given)
     messages = _up_to_last(raw.messages, "user")
     if not messages:
         return "no user turn"
     prompt = chat.prompt(messages)
-    return "prompt too long" if len(prompt) > config.prompt_tokens else _Chosen(sha256_json(prompt)[:16], split, prompt)
+    return "prompt too long" if len(prompt) > config.prompt_tokens else _Chosen(id=sha256_json(prompt)[:16], split=split, tokens=prompt)
 
 
 def _up_to_last(messages: list[Message], role: str) -> list[Message]:
@@ -143,7 +158,7 @@ def _up_to_last(messages: list[Message], role: str) -> list[Message]:
 
 
 def _chunks(
-    chosen: list[_Chosen], config: DataConfig, folder: Path, open_engine: Callable[[], AnswerEngine], tap: Tap | None, report: Report
+    chosen: Sequence[_Chosen], config: DataConfig, folder: Path, open_engine: Callable[[], AnswerEngine], tap: Tap | None, report: Report
 ) -> Iterator[Path]:
     """The file of each chunk, answered now or by an interrupted run. A chunk's answers depend on that chunk alone."""
     engine: AnswerEngine | None = None

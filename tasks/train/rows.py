@@ -7,30 +7,33 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
 from datasets import Dataset, disable_progress_bars
+from datasets.arrow_writer import ArrowWriter
 from hs_connectors import FileTransfer
 from safetensors import SafetensorError, safe_open
 from speculators.models.eagle3.data import shift_batch
 from speculators.train.dataloader import create_train_val_loaders
 from torch.utils.data import DataLoader
 
-from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProduct
+from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProduct, feature_file
 from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
 
 # `create_train_val_loaders` sets these for its worker processes (dataloader.py:49, speculators 0.9.0); left in
 # the environment they would slow down every process that is started later, the servers among them.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_WRITTEN_AT_ONCE = 1000  # rows
 
 
 @dataclass(frozen=True)
 class Rows:
     """The conversations in the order of their rows: `train` training ones, then the held-out ones."""
 
-    conversations: list[Conversation]
+    conversations: Sequence[Conversation]
     train: int
     masked_first: int
 
@@ -62,13 +65,12 @@ class Rows:
 
 def read_rows(data: DataProduct, masked_first: int) -> Rows:
     """The conversations of `data`. Raises BadInput when their number or order is not as the product says."""
-    with data.conversations.open(encoding="utf-8") as lines:
-        conversations = [Conversation.model_validate_json(line) for line in lines]
-    splits = [conversation.split for conversation in conversations]
-    if splits != ["train"] * data.train + ["held_out"] * data.held_out or not (data.train and data.held_out):
+    conversations = data.rows()
+    runs = [(split, sum(1 for _ in run)) for split, run in groupby(conversation.split for conversation in conversations)]
+    if runs != [("train", data.train), ("held_out", data.held_out)]:
         raise BadInput(
             str(data.conversations),
-            found=f"{splits.count('train')} training and {splits.count('held_out')} held-out conversations",
+            found=", then ".join(f"{count} {split}" for split, count in runs),
             expected=f"{data.train} training conversations, then {data.held_out} held-out ones, at least one of each",
             do="Raise data.conversations, or make the data again.",
         )
@@ -96,7 +98,7 @@ def check_features(rows: Rows, capture: CaptureProduct, hidden_size: int) -> Che
     wrong = [
         f"row {row}: {problem}"
         for row, conversation in enumerate(rows.conversations)
-        if (problem := _problem(feature_file(capture, row), conversation.tokens, [len(conversation.tokens), *shape]))
+        if (problem := _problem(feature_file(capture.folder, row), conversation.tokens, [len(conversation.tokens), *shape]))
     ]
     return gate("features match conversations", wrong, asked=len(rows.conversations))
 
@@ -113,11 +115,6 @@ def gate(name: str, wrong: Sequence[str], *, asked: int) -> Check:
         numbers={"asked": asked, "lost": len(wrong)},
     )
     raise ProofFailed(Verdict.of("train", [check], passed=""))
-
-
-def feature_file(capture: CaptureProduct, row: int) -> Path:
-    """Where the features of a row lie, in the library's naming."""
-    return capture.folder / "hidden_states" / f"hs_{row}.safetensors"
 
 
 def _problem(path: Path, tokens: list[int], shape: list[int]) -> str | None:
@@ -137,10 +134,13 @@ def write_dataset(rows: Rows, folder: Path) -> None:
     """The dataset that the library's `ArrowDataset` reads, in the form of its own preprocessing."""
     disable_progress_bars()
     shutil.rmtree(folder, ignore_errors=True)
-    tokens = [conversation.tokens for conversation in rows.conversations]
-    masks = [rows.mask(row) for row in range(len(tokens))]
-    dataset = Dataset.from_dict({"input_ids": tokens, "loss_mask": masks, "seq_len": [len(row) for row in tokens]})
-    dataset.with_format("torch").save_to_disk(str(folder))
+    written = folder.with_name(folder.name + ".arrow")
+    with ArrowWriter(path=str(written), writer_batch_size=_WRITTEN_AT_ONCE) as writer:
+        for row, conversation in enumerate(rows.conversations):
+            writer.write({"input_ids": conversation.tokens, "loss_mask": rows.mask(row), "seq_len": len(conversation.tokens)})
+        writer.finalize()
+    Dataset.from_file(str(written)).with_format("torch").save_to_disk(str(folder))  # maps the file, reads no more than a batch
+    written.unlink()
 
 
 def make_loaders(

@@ -14,7 +14,7 @@ from tasks.capture.check import check
 from tasks.config import CaptureConfig, DataConfig, TargetConfig
 from tasks.data import make_data
 from tasks.device import Placement
-from tasks.products import CaptureProduct, DataProduct, TargetProduct
+from tasks.products import CaptureProduct, DataProduct, TargetProduct, feature_file
 from tasks.report import Silent
 from tasks.store import Store
 from tasks.target import open_reference, open_target, prepare_target
@@ -77,7 +77,7 @@ def test_features_kept_while_answering_are_those_that_are_computed_afterwards(ta
     plain = captured(target, plain_data, Store(tmp_path / "b"), engine(target))
     assert fused.rows == plain.rows == fused_data.train + fused_data.held_out
     for row in range(fused.rows):
-        (one, tokens), (other, same) = files.read(files.shard(fused.folder, row)), files.read(files.shard(plain.folder, row))
+        (one, tokens), (other, same) = files.read(feature_file(fused.folder, row)), files.read(feature_file(plain.folder, row))
         assert tokens == same and one.shape == (len(tokens), 4, 64)
         torch.testing.assert_close(one.float(), other.float(), atol=2e-2, rtol=2e-2)
     assert fused.worst_cosine > 0.999
@@ -138,11 +138,11 @@ def test_a_normed_last_state_gives_wrong_teacher_targets(target: TargetProduct, 
     capture = captured(target, data, Store(tmp_path / "a"))
     reference = open_reference(target)
     for row in range(capture.rows):
-        path = files.shard(capture.folder, row)
+        path = feature_file(capture.folder, row)
         features, tokens = files.read(path)
         features[:, -1] = reference._body.norm(features[:, -1].float()).to(torch.bfloat16)
         files.write(path, features, tokens)
-    verdict, _ = check(capture.folder, data.conversations, [1, 3, 5, 6], reference, 4, "float32")
+    verdict, _ = check(capture.folder, data.rows(), [1, 3, 5, 6], reference, 4, "float32")
     assert verdict.verdict is Outcome.FAIL
     assert {c.kind for c in verdict.checks if c.verdict is Outcome.FAIL} == {"features", "teacher-targets"}
 

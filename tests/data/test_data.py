@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,32 @@ def test_a_template_that_changes_what_was_said_fails_as_loss_mask(target: Target
     with pytest.raises(ProofFailed) as error:
         chat.answered(turns("w2", "w1 w3")["messages"], "conversation 1")
     assert error.value.verdict.kind == "loss-mask"
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Largest number of bytes of Python's objects at once."""
+    tracemalloc.start()
+    work()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_memory_does_not_grow_with_the_corpus(target: TargetProduct, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.data.make._CHUNK", 64)
+
+    def corpus(count: int) -> Path:
+        words = [" ".join(f"w{word}" for word in random.Random(i).choices(range(50), k=60)) for i in range(count)]
+        return file_of(tmp_path / f"{count}.jsonl", *(turns(text, text) for text in words))
+
+    small, large = corpus(200), corpus(1800)
+    room = {"conversations": 5000, "prompt_tokens": 500, "answer_tokens": 500}
+    made(target, small, **room)  # what is imported and kept once
+    grown = peak(lambda: made(target, large, **room)) - peak(lambda: made(target, small, held_out=0.21, **room))
+    kept = made(target, large, **room)
+    bytes_of_each = kept.conversations.stat().st_size / (kept.train + kept.held_out)
+    # An id, a place in the file, a side of the split; not the texts, the tokens, or what either is made of.
+    assert grown / 1600 < 300 < bytes_of_each
+    few = peak(lambda: max(len(c.tokens) for c in made(target, small, **room).rows()))
+    many = peak(lambda: max(len(c.tokens) for c in kept.rows()))
+    assert many - few < 1600 * 40
