@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from tasks.environment.task import environment
 from tasks.export.task import export
 from tasks.products import CaptureProduct, DataProduct, DrafterProduct, TargetProduct, TrainProduct
 from tasks.promote import Release, decide
-from tasks.report import Report
 from tasks.store import Store, versions
 from tasks.target import open_reference, open_target
 from tasks.target.task import target
@@ -32,6 +32,7 @@ from tasks.verify.task import verify
 
 if TYPE_CHECKING:
     from tasks.benchmark import Start
+    from tasks.stage import StageRun
     from tasks.target.model import Target
     from tasks.target.reference import Reference
 
@@ -51,7 +52,7 @@ class Chain:
     def prove(self) -> Verdict:
         """Every stage up to the decision. Raises ProofFailed at the first broken link, BadInput, MachineTrouble."""
         record = environment(self._session, config=self.config)
-        self.checks += record.checks
+        self._made("environment", record.checks)
         prepared = self.target = target(self._session, config=self.config.target, store=self._store)
         check_against_target(self.config, prepared)
         answered, captured = self._answer_and_capture(prepared)
@@ -68,14 +69,20 @@ class Chain:
         exported = self.drafter = export(
             self._session, config=self.config.export, train=trained, capture=captured, target=prepared, store=self._store
         )
-        self.checks += [*captured.checks, *trained.checks, *exported.checks]
+        self._made("capture", captured.checks)
+        self._made("train", trained.checks)
+        self._made("export", exported.checks)
         prompts = self._prompts(answered)
         verified = self._verify(prepared, answered, captured, trained, exported, prompts)
         self.checks += verified.verdict.checks
         measured = self._benchmark(prepared, exported, verified, prompts)
         self.steps = measured.steps
-        self.checks += measured.checks
+        self._made("benchmark", measured.checks)
         return decide(self.config.promote, checks=self.checks, speedup=measured.speedup)
+
+    def _made(self, stage: str, checks: Sequence[Check]) -> None:
+        """Kept under the name of the stage that made them; the run's verdict names the stage of the worst."""
+        self.checks += [check.model_copy(update={"stage": stage}) for check in checks]
 
     def release(self) -> Release | None:
         """What can be registered; None before a drafter was exported."""
@@ -161,8 +168,8 @@ class Chain:
     def _benchmark(self, prepared: TargetProduct, exported: DrafterProduct, verified: Verification, prompts: list[list[int]]) -> Benchmark:
         settings = self.config.deploy
 
-        def servers(report: Report) -> Start:
-            return starter(settings, target=prepared.folder, drafter=exported.folder, logs=self._logs, report=report, contract=self.checks)
+        def servers(run: StageRun) -> Start:
+            return starter(settings, target=prepared.folder, drafter=exported.folder, logs=self._logs, run=run, contract=self.checks)
 
         return benchmark(
             self._session,

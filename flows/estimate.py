@@ -21,6 +21,15 @@ _TYPICAL_SECONDS = 20 * 60.0
 _ENOUGH = 0.02  # share of a stage that has to be done before its own pace is believed
 
 
+@dataclass(frozen=True)
+class _Phase:
+    total: float
+    unit: str
+    first: float
+    """Done already when its clock started."""
+    began: float
+
+
 @dataclass
 class Estimate:
     """Fed with the stages' begin, progress and end; every time is in seconds on one clock."""
@@ -31,12 +40,18 @@ class Estimate:
     cached: set[str] = field(default_factory=set)
     current: str | None = None
     fraction: float = 0.0
+    phase: _Phase | None = None
 
     def begin(self, stage: str, now: float) -> None:
-        self.current, self.fraction = stage, 0.0
+        self.current, self.fraction, self.phase = stage, 0.0, None
         self.began[stage] = now
 
-    def progress(self, done: float, total: float) -> None:
+    def progress(self, done: float, total: float, unit: str, now: float) -> None:
+        """A stage may count several things in turn (training steps, then held-out rows): each has a pace of its own."""
+        if self.phase is None or (self.phase.total, self.phase.unit) != (total, unit):
+            # What the first phase had before it was first heard of began with the stage; a later one begins now.
+            start = (0.0, self.began[self.current]) if self.phase is None and self.current else (done, now)
+            self.phase = _Phase(total, unit, *start)
         self.fraction = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
 
     def end(self, stage: str, now: float, *, cached: bool) -> None:
@@ -49,10 +64,11 @@ class Estimate:
         """Of the current stage; None when there is none."""
         if self.current is None:
             return None
-        spent = now - self.began[self.current]
-        if self.fraction >= _ENOUGH:
-            return spent * (1 - self.fraction) / self.fraction
-        return max(0.0, SHARES[self.current] * self._seconds_per_share(now) - spent)
+        if self.phase is not None and self.fraction >= _ENOUGH:
+            done = self.fraction * self.phase.total
+            if done > self.phase.first:
+                return (self.phase.total - done) * (now - self.phase.began) / (done - self.phase.first)
+        return max(0.0, SHARES[self.current] * self._seconds_per_share(now) - (now - self.began[self.current]))
 
     def whole_left(self, now: float) -> float:
         """Of the current stage and all that come after."""

@@ -76,7 +76,7 @@ class PlainLines:
 
     def progress(self, stage: str, done: float, total: float, unit: str, measured: Mapping[str, float]) -> None:
         now = time.monotonic()
-        self._estimate.progress(done, total)
+        self._estimate.progress(done, total, unit, now)
         if now - self._last < _PLAIN_SECONDS:
             return
         self._last = now
@@ -120,7 +120,7 @@ class LiveDisplay:
         self._counts = ""
 
     def progress(self, stage: str, done: float, total: float, unit: str, measured: Mapping[str, float]) -> None:
-        self._estimate.progress(done, total)
+        self._estimate.progress(done, total, unit, time.monotonic())
         self._counts = f"{done:,.0f}/{total:,.0f} {unit}"
         if measured:
             self._notes[stage] = figures(measured)

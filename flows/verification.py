@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from flows.outcome import RunReport
-from tasks.config import Device, TargetConfig, VerifyConfig
+from tasks.config import SCHEMES, Device, TargetConfig, VerifyConfig
 from tasks.report import Report
 from tasks.store import Store
 from tasks.verdict import BadInput
@@ -41,7 +41,7 @@ class Asked:
     @property
     def target_config(self) -> TargetConfig:
         """The target, named by the last part of where it comes from."""
-        local = self.target if ":" in self.target else str(Path(self.target).expanduser().resolve())
+        local = self.target if self.target.startswith(SCHEMES) else str(Path(self.target).expanduser().resolve())
         name = re.sub(r"[^a-z0-9._-]+", "-", local.rpartition(":")[2].rpartition("/")[2].lower()).lstrip("._-")
         return TargetConfig(source=local, name=name or "target")
 

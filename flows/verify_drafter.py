@@ -14,7 +14,7 @@ from flows.outcome import RunReport
 from flows.progress import PlainLines, last_report, watcher
 from flows.session import Watched
 from flows.verification import Asked, keep, verify_checkpoint
-from tasks.config import Device
+from tasks.config import SCHEMES, Device
 from tasks.verdict import DraftproofError
 from tasks.verify import render
 
@@ -32,7 +32,7 @@ class Parameters(BaseModel):
     device: Device = "auto"
 
     def asked(self) -> Asked:
-        target = self.target if ":" in self.target else str(_path(self.target))
+        target = self.target if self.target.startswith(SCHEMES) else str(_path(self.target))
         return Asked(_path(self.checkpoint), target, _path(self.prompts) if self.prompts else None, self.device)
 
 

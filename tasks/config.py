@@ -17,6 +17,8 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 
 _BUILTIN_PROMPTS = "builtin:python-docs"
+SCHEMES = ("pypi:", "hub:", "builtin:")
+"""What a source begins with that is no path: a folder's own name may hold a colon."""
 
 
 class _Section(BaseModel):
@@ -118,6 +120,7 @@ class DeployConfig(_Section):
     draft_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="null = the target's.")
     disable_radix_cache: bool = Field(default=False, description="Switch prefix reuse off.")
     device: Device = "auto"
+    trust_remote_code: bool = Field(default=False, description="Let SGLang run the target folder's own Python.")
     threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores that this process may use.")
     served_name: str | None = Field(default=None, description="What clients call the model; null = the name of the target's folder.")
     tokenizer: bool = Field(default=True, description="False: the server takes and gives token ids only.")
@@ -227,7 +230,7 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
     """Resolve local paths against the config's folder. Raises BadInput for a prompts file that is not there."""
 
     def absolute(value: str) -> str:
-        return value if value.partition(":")[1] else str((folder / Path(value).expanduser()).resolve())
+        return value if value.startswith(SCHEMES) else str((folder / Path(value).expanduser()).resolve())
 
     prompts, source = absolute(config.data.prompts), absolute(config.target.source)
     if prompts != _BUILTIN_PROMPTS and not Path(prompts).is_file():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from tasks.verdict import BadInput
+
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class Placement(BaseModel):
@@ -34,6 +38,25 @@ def place(device: str = "auto", dtype: str = "auto") -> Placement:
     if dtype == "auto":
         dtype = "bfloat16" if (torch.cuda.is_bf16_supported() if resolved == "cuda" else cpu_multiplies_bfloat16()) else "float32"
     return Placement.model_validate({"device": resolved, "dtype": dtype})
+
+
+def cores() -> int:
+    """Cores that this process may use: those of its affinity, fewer where a container's CPU quota allows fewer (at least one)."""
+    usable = len(os.sched_getaffinity(0))
+    quota = _quota()
+    return usable if quota is None else max(1, min(usable, int(quota)))
+
+
+def _quota() -> float | None:
+    """Cores' worth of time that the control group gives (version 2: `cpu.max`, version 1: `cpu.cfs_*`); None = no limit."""
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((_CGROUP / "cpu" / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except OSError:
+            return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def cpu_multiplies_bfloat16() -> bool:

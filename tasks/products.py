@@ -24,6 +24,7 @@ class TargetProduct(_Product):
     name: str
     print: TargetPrint
     sha256: str = Field(description="One hash over the print.")
+    trust_remote_code: bool = Field(default=False, description="Its folder's own Python may run: the config said so.")
 
 
 class Conversation(_Product):

@@ -38,6 +38,7 @@ class Check(BaseModel):
     verdict: Outcome
     message: str = Field(description="What was compared, the two numbers, and what to do if it is not PASS.")
     kind: str | None = Field(default=None, description="Slug of the kind of fault; null on PASS.")
+    stage: str | None = Field(default=None, description="The stage that made it, once a verdict was drawn from it.")
     numbers: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -64,11 +65,13 @@ class Verdict(BaseModel):
         hypothesis: str | None = None,
         evidence: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The verdict of the worst check; the first one of that severity names kind and message.
+        """The verdict of the worst check; the first one of that severity names kind, stage and message.
+
+        `stage` draws the verdict, and made the checks that no earlier stage's verdict holds.
 
         Raises ValueError without checks: a stage that compared nothing has proved nothing.
         """
-        made = list(checks)
+        made = [check if check.stage else check.model_copy(update={"stage": stage}) for check in checks]
         if not made:
             raise ValueError(f"stage {stage}: a verdict needs at least one check")
         worst = max(made, key=lambda check: _SEVERITY.index(check.verdict))
@@ -76,7 +79,7 @@ class Verdict(BaseModel):
         return cls(
             verdict=worst.verdict,
             kind=worst.kind,
-            stage=stage,
+            stage=stage if healthy else worst.stage or stage,
             message=passed if healthy else worst.message,
             evidence={**(worst.numbers if not healthy else {}), **(evidence or {})},
             hypothesis=hypothesis,

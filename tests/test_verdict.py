@@ -28,6 +28,13 @@ def test_the_first_of_the_worst_names_the_kind() -> None:
     assert Verdict.of("x", [check(Outcome.FAIL, "tensors"), check(Outcome.FAIL, "rope")], passed="").kind == "tensors"
 
 
+def test_the_worst_check_names_its_stage() -> None:
+    earlier = Verdict.of("benchmark", [check(Outcome.WARN, "rope")], passed="").checks
+    assert Verdict.of("promote", [*earlier, check(Outcome.PASS)], passed="").stage == "benchmark"
+    assert Verdict.of("promote", [*earlier, check(Outcome.FAIL, "tensors")], passed="").stage == "promote"
+    assert Verdict.of("promote", [check(Outcome.PASS)], passed="").stage == "promote"
+
+
 def test_nothing_compared_proves_nothing() -> None:
     with pytest.raises(ValueError, match="at least one check"):
         Verdict.of("verify", [], passed="all well")

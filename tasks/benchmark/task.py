@@ -12,7 +12,6 @@ from typing import Literal
 from tasks.benchmark import Benchmark, CachedChoice, Prediction, Start, benchmark_drafter
 from tasks.benchmark.results import Row
 from tasks.config import BenchmarkConfig
-from tasks.report import Report
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
 from tasks.verdict import ProofFailed, Verdict
@@ -28,7 +27,7 @@ def benchmark(
     served: Mapping[str, object],
     prompts: Sequence[Sequence[int]],
     predicted: Mapping[int, Prediction],
-    starter: Callable[[Report], Start],
+    starter: Callable[[StageRun], Start],
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     seed: int,

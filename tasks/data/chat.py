@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from tasks.data.raw import Message
+from tasks.products import TargetProduct
 from tasks.verdict import Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
 
@@ -25,10 +25,10 @@ class Chat:
         self._tokenizer = tokenizer
 
     @classmethod
-    def load(cls, folder: Path, *, trust_remote_code: bool = False) -> Self:
+    def load(cls, target: TargetProduct) -> Self:
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code))
+        return cls(AutoTokenizer.from_pretrained(target.folder, local_files_only=True, trust_remote_code=target.trust_remote_code))
 
     def prompt(self, messages: list[Message]) -> list[int]:
         """The conversation up to where the assistant's turn begins."""

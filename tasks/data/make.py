@@ -75,7 +75,7 @@ def make(
 
     def build(folder: Path) -> dict[str, Any]:
         dropped = Dropped()
-        chosen = _choose(_read(config.prompts), config, Chat.load(target.folder), seed, dropped, folder / "chosen")
+        chosen = _choose(_read(config.prompts), config, Chat.load(target), seed, dropped, folder / "chosen")
         if tap:
             tokens = len(chosen) * (config.prompt_tokens + config.answer_tokens)
             need_disk(folder, tokens * len(tap.boundaries) * target.print.hidden_size * 2, "keeping features while answering")

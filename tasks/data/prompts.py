@@ -14,7 +14,7 @@ from tasks.verdict import BadInput
 
 def encode(file: Path, *, target: TargetProduct, count: int, longest: int) -> list[list[int]]:
     """See `tasks.data.read_prompts`."""
-    chat = Chat.load(target.folder)
+    chat = Chat.load(target)
 
     def short_enough() -> Iterator[list[int]]:
         for raw in read_jsonl(file):

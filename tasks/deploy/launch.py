@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.config import DeployConfig
-from tasks.device import place
+from tasks.device import cores, place
 from tasks.store import sha256_json
 from tasks.verdict import BadInput
 
@@ -109,7 +109,7 @@ def _common(config: DeployConfig, device: Literal["cpu", "cuda"], target: Path, 
         "dp_size": 1,
         "pp_size": 1,
         "load_format": "safetensors",  # never a pickle
-        "trust_remote_code": False,
+        "trust_remote_code": config.trust_remote_code,
         "skip_tokenizer_init": not config.tokenizer,
         "dtype": config.dtype,
         "quantization": None,
@@ -171,7 +171,7 @@ def _attention(config: DeployConfig, device: Literal["cpu", "cuda"]) -> str:
 
 
 def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[str, str]:
-    threads = str(config.threads or len(os.sched_getaffinity(0)))  # not cpu_count: a container may be given few of many cores
+    threads = str(config.threads or cores())
     common = {
         "OMP_NUM_THREADS": threads,
         "PYTHONSAFEPATH": "1",  # the working directory shadows nothing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -12,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tasks.config import Config
+from tasks.device import cores
 from tasks.environment.record import Machine
 from tasks.store import home
 from tasks.verdict import BadInput, MachineTrouble
@@ -42,7 +42,7 @@ def machine() -> Machine:
         platform=platform.platform(),
         cpu=next(iter(re.findall(r"^model name\s*: (.*)$", cpuinfo, re.M)), platform.machine()),
         cpu_features=[feature for feature in _FEATURES if feature in flags],
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         memory=total,
         memory_available=available,
         disk_free=shutil.disk_usage(_existing(home())).free,
@@ -52,32 +52,37 @@ def machine() -> Machine:
 
 def hidden_size(source: str) -> int | None:
     """The target's hidden size without loading anything; None where it is not known before a download."""
-    scheme, colon, name = source.partition(":")
-    if not colon:
-        return _hidden_size_of_folder(Path(source))
-    if scheme == "pypi":
-        return _hidden_size_of_package(name)
-    return None
+    scheme, _, name = source.partition(":")
+    if scheme == "hub":
+        return None
+    return _hidden_size_of_package(name) if scheme == "pypi" else _hidden_size_of_folder(Path(source))
 
 
 def disk_needed(config: Config) -> int | None:
     """Bytes that a run writes, features first; None where the hidden size is not known yet (capture then checks).
 
     conversations × tokens × (boundaries + last state) × hidden size × 2 bytes (bfloat16), as if every conversation
-    were as long as it may be; what lies in the cache of features already is not needed again.
+    were as long as it may be. A run can find its features in the cache: at most one of the captures there, so that the
+    largest is taken off.
     """
     hidden = hidden_size(config.target.source)
     if hidden is None:
         return None
     tokens = config.data.conversations * (config.data.prompt_tokens + config.data.answer_tokens)
     features = tokens * (len(config.capture.boundaries or [0, 0, 0]) + 1) * hidden * 2
-    return max(0, features - _size(home() / "cache" / "capture")) + _DISK_ALLOWANCE
+    cached = max((_size(folder) for folder in (home() / "cache" / "capture").glob("*/")), default=0)
+    return max(0, features - cached) + _DISK_ALLOWANCE
 
 
 def memory_needed(config: Config) -> int:
-    """Bytes for the plain and the speculative server at the same time, with the target's weights in each, and the pipeline."""
+    """Bytes for the plain and the speculative server at the same time, with the target's weights in each, and the pipeline.
+
+    Weights count in the dtype that is served, as if they were stored in two bytes each; those of a hub's target are not
+    known beforehand. A GPU holds its own.
+    """
     source = Path(config.target.source)
-    weights = sum(path.stat().st_size for path in source.glob("*.safetensors")) if source.is_dir() else 0
+    stored = sum(path.stat().st_size for path in source.glob("*.safetensors")) if source.is_dir() else 0
+    weights = 0 if config.deploy.device == "cuda" else stored * (2 if config.deploy.dtype == "float32" else 1)
     return 2 * (_SERVER_MEMORY + weights) + _PIPELINE_MEMORY
 
 

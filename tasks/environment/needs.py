@@ -70,9 +70,5 @@ def advice(stage: str) -> str:
 
 
 def _source_needs(config: Config) -> tuple[str, ...]:
-    scheme, colon, _ = config.target.source.partition(":")
-    if not colon:
-        return ()
-    if scheme == "pypi":
-        return ("gguf", "accelerate", *never_imported(config))
-    return ("huggingface_hub",)
+    needs = {"pypi": ("gguf", "accelerate", *never_imported(config)), "hub": ("huggingface_hub",)}
+    return needs.get(config.target.source.partition(":")[0], ())

@@ -49,7 +49,7 @@ def _held(name: str, well: str, need: Callable[[], object], *, trouble_raises: b
     except DraftproofError as error:
         if trouble_raises:
             raise
-        return _check(name, False, wrong=str(error))
+        return _check(name, False, wrong=str(error), numbers={"exit_status": error.exit_status})
     return _check(name, True, well=well)
 
 

@@ -35,7 +35,12 @@ class Ledger:
 
     def run(self, name: str, tags: Mapping[str, str] | None = None) -> Run:
         """A pipeline run, to be entered by `with`."""
-        return Run(self.client, self.uri, self.experiment, name=name, tags=tags or {}, parent=None)
+        return Run.new(self.client, self.uri, self.experiment, name=name, tags=tags or {})
+
+    def reopened(self, tag: str, value: str) -> Run | None:
+        """The newest run that carries this tag, to be entered again by `with`; None without one."""
+        found = self.client.search_runs([self.experiment], f"tags.`{tag}` = '{value}'", max_results=1)
+        return Run(self.client, self.uri, self.experiment, found[0].info.run_id) if found else None
 
     def close_stale(self) -> list[str]:
         """Close as KILLED the runs that dead processes of this machine left RUNNING; their ids."""

@@ -31,20 +31,24 @@ class Run:
     TerminationSignal: exceptions that are no `Exception`).
     """
 
-    def __init__(self, client: MlflowClient, uri: str, experiment: str, *, name: str, tags: Mapping[str, str], parent: str | None) -> None:
-        with usable(uri):
-            given = {**tags, **owner.tags(), **({_PARENT: parent} if parent else {})}
-            self.id: str = client.create_run(experiment, run_name=name, tags=given).info.run_id
-        self.name = name
+    def __init__(self, client: MlflowClient, uri: str, experiment: str, run_id: str) -> None:
+        self.id = run_id
         self._client, self._uri, self._experiment = client, uri, experiment
         self._failed = False
         self._pending: list[RunOperations] = []
         self._children: dict[str, Run] = {}
 
+    @classmethod
+    def new(cls, client: MlflowClient, uri: str, experiment: str, *, name: str, tags: Mapping[str, str], parent: str | None = None) -> Self:
+        """A run that this process owns."""
+        with usable(uri):
+            given = {**tags, **owner.tags(), **({_PARENT: parent} if parent else {})}
+            return cls(client, uri, experiment, client.create_run(experiment, run_name=name, tags=given).info.run_id)
+
     def child(self, name: str) -> Run:
         """The run of one stage; a stage that is tried again goes on in the run it had."""
         if name not in self._children:
-            self._children[name] = Run(self._client, self._uri, self._experiment, name=name, tags={}, parent=self.id)
+            self._children[name] = Run.new(self._client, self._uri, self._experiment, name=name, tags={}, parent=self.id)
         return self._children[name]
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:

