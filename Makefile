@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-servers lint lock
+.PHONY: setup demo up down test test-servers bench lint lock
 
 setup: $(STAMP)
 
@@ -21,11 +21,22 @@ $(STAMP): requirements.lock pyproject.toml infra/sglang_plugins/pyproject.toml
 demo: setup
 	$(BIN)/draftproof run configs/demo.yaml
 
+# Prefect server, MLflow server, a worker, our deployments; all on 127.0.0.1.
+up: setup
+	$(BIN)/python infra/services.py up
+
+down:
+	$(BIN)/python infra/services.py down
+
 test: setup
 	$(BIN)/python -m pytest tests --ignore=tests/servers
 
 test-servers: setup
 	$(BIN)/python -m pytest tests/servers
+
+# Performance, and what is found how soon, on the demo's drafter: PARTS="faults decode" chooses. Needs a quiet machine.
+bench: setup
+	$(BIN)/python -m tests.bench $(PARTS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from tasks.capture import open_tap
 from tasks.capture.task import capture
 from tasks.config import Config
 from tasks.data.task import data
+from tasks.deploy.task import deploy
 from tasks.device import place
 from tasks.environment.task import environment
 from tasks.export.task import export
@@ -27,8 +28,9 @@ from tasks.target import open_reference, open_target
 from tasks.target.task import target
 from tasks.train.task import train
 from tasks.verdict import Check, Verdict
-from tasks.verify import Verification
+from tasks.verify import Verification, verify_served
 from tasks.verify.task import verify
+from tasks.wiring.probes import read_probes
 
 if TYPE_CHECKING:
     from tasks.benchmark import Start
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from tasks.target.model import Target
     from tasks.target.reference import Reference
 
+# How much further than in float32 a server's logits may be from the standalone ones, by the dtype that it computes in
+# (the rounding of a 16-bit number against that of float32's sums; both 16-bit types are far from any known mis-wiring).
+_ROUNDING = {"float32": 1.0, "bfloat16": 300.0, "float16": 100.0}
 _LONGEST_ROUND = 8  # tokens beyond the answer that a speculative server may need room for
 
 
@@ -75,6 +80,7 @@ class Chain:
         prompts = self._prompts(answered)
         verified = self._verify(prepared, answered, captured, trained, exported, prompts)
         self.checks += verified.verdict.checks
+        self._made("deploy", self._probe(prepared, exported))
         measured = self._benchmark(prepared, exported, verified, prompts)
         self.steps = measured.steps
         self._made("benchmark", measured.checks)
@@ -162,7 +168,30 @@ class Chain:
             prompts=prompts,
             max_new_tokens=self.config.benchmark.output_tokens,
             steps=sorted(set(self.config.benchmark.steps)),
+            topk=self.config.deploy.topk,
+            draft_tokens=self.config.deploy.draft_tokens,
             store=self._store,
+        )
+
+    def _probe(self, prepared: TargetProduct, exported: DrafterProduct) -> list[Check]:
+        """The golden probes, sent to a real server: link 3. Two draft steps at least, since one is blind to some faults."""
+        placement = place(self.config.verify.device, "float32")
+        trust = self.config.target.trust_remote_code
+
+        def judge(run: StageRun, recorded: Sequence[tuple[list[int], Path]]) -> list[Check]:
+            opened = open_target(prepared, device=placement.device, dtype="float32", trust_remote_code=trust)
+            bound = self.config.verify.max_logit_difference * _ROUNDING[self.config.deploy.dtype]
+            return verify_served(exported.folder, opened, recorded, bound=bound, device=placement.device, report=run)
+
+        return deploy(
+            self._session,
+            config=self.config.deploy,
+            target=prepared.folder,
+            drafter=exported.folder,
+            steps=max(2, *self.config.benchmark.steps),
+            prompts=[probe.token_ids_S.tolist() for probe in read_probes(exported.folder) or []],
+            judge=judge,
+            logs=self._logs,
         )
 
     def _benchmark(self, prepared: TargetProduct, exported: DrafterProduct, verified: Verification, prompts: list[list[int]]) -> Benchmark:

@@ -77,6 +77,49 @@ def deploy(
 
 
 @app.command()
+def rollback(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model.")],
+    why: Annotated[str, typer.Option("--why", help="The reason, kept with both versions.")] = "",
+) -> int:
+    """Make the previous champion the champion again."""
+    from flows.ledger_commands import rollback_here
+
+    return rollback_here(model, why)
+
+
+@app.command()
+def history(
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="OUT", help="Where the page goes; else DRAFTPROOF_HOME/history.html.")
+    ] = None,
+) -> int:
+    """Every run over time on one page: accuracy and tok/s, served against predicted acceptance, speed-up."""
+    from flows.ledger_commands import history_here
+
+    return history_here(html)
+
+
+@app.command()
+def diff(
+    one: Annotated[str, typer.Argument(metavar="RUN", help="Id of a pipeline run in MLflow.")],
+    other: Annotated[str, typer.Argument(metavar="RUN", help="Id of another one.")],
+    json: Json = None,
+) -> int:
+    """What differs between two runs: configuration, wiring record, environments, launch, figures."""
+    from flows.ledger_commands import diff_here
+
+    return diff_here(one, other, json)
+
+
+@app.command()
+def gc(yes: Annotated[bool, typer.Option("--yes", help="Remove what no run that MLflow still has needs.")] = False) -> int:
+    """What caches, features and runs cost; a run that was deleted in MLflow is not kept."""
+    from flows.garbage import collect_here
+
+    return collect_here(yes=yes)
+
+
+@app.command()
 def doctor(config: ConfigFile, overrides: Set = None) -> int:
     """Check all that can be checked without starting anything: every stage's interpreter, device, disk, ports."""
     from flows.examine import examine_here

@@ -13,7 +13,8 @@ SHARES: dict[str, float] = {
     "capture": 0.03,
     "train": 0.37,
     "export": 0.005,
-    "verify": 0.08,
+    "verify": 0.04,
+    "deploy": 0.04,
     "benchmark": 0.25,
     "promote": 0.01,
 }

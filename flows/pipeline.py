@@ -10,12 +10,14 @@ from pathlib import Path
 import yaml
 
 from flows.chain import Chain
+from flows.history_page import page
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.session import Session
 from flows.story import describe
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
+from tasks.ledger.history import read_history
 from tasks.promote.task import promotion
 from tasks.store import Store, home
 from tasks.verdict import DraftproofError, ProofFailed, Verdict
@@ -41,6 +43,7 @@ def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, 
         chain = Chain(config, session, store, logs)
         report = _conclude(chain, session, ledger)
         _write(run, report, logs)
+    _tell_history(ledger, run)
     return report
 
 
@@ -90,6 +93,12 @@ def _write(run: Run, report: RunReport, logs: Path) -> None:
             run.file(log, "servers")
     if report.exit_status:
         run.fail()
+
+
+def _tell_history(ledger: Ledger, run: Run) -> None:
+    """All runs so far, this one with the verdict it has now, as a page beside it."""
+    with ledger.usable():
+        run.text("history.html", page(read_history(ledger.client)))
 
 
 def commit() -> str:

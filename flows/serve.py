@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tasks.promote import Promotion, Release
 
 _ALIASES = ("champion", "challenger")
+# Temperature 0: speculation on a CPU is greedy, and says so rather than to ignore another one.
+_QUESTION = {"messages": [{"role": "user", "content": "What does len do?"}], "model": "any", "temperature": 0, "max_tokens": 64}
 
 
 class Lines:
@@ -78,11 +81,12 @@ def _start(release: Release, promotion: Promotion, steps: int, config: Config | 
     log = home() / "served" / f"{release.model}.log"
     checks: list[Check] = []
     with start_server(settings, target=target, drafter=release.drafter, steps=steps, log=log, report=report, keep=True) as server:
-        keep_contract(checks, server.contract, steps=steps)
+        keep_contract(checks, server.contract, server=f"server with {steps} steps")
         write_atomic(_note(release.model), server.url)
     print(f"{release.model} version {promotion.version} ({promotion.alias}), {steps} draft steps, {len(checks)} launch checks passed")
     print(f"drafter and target are the promoted files: SHA-256 {promotion.files_sha256[:16]}… and {release.target_sha256[:16]}…")
     print(f"address: {server.url}")
+    print(f"ask it: curl {server.url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
     print(f"log: {log}")
     print(f"stop it with: draftproof deploy {release.model} --stop")
 

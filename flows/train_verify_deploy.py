@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -45,6 +46,16 @@ class Parameters(BaseModel):
         return load(_PROJECT / Path(str(self.config_file)).expanduser(), self.overrides)
 
 
+def _tell(report: RunReport) -> None:
+    """An event that automations can wait for: `drafter.promoted` or `drafter.rejected`."""
+    drafter = str(report.drafter)
+    emit_event(
+        event="drafter.rejected" if report.exit_status else "drafter.promoted",
+        resource={"prefect.resource.id": f"draftproof.run.{report.mlflow_run_id}", "prefect.resource.name": drafter},
+        payload={"verdict": report.verdict, "kind": report.kind, "message": report.message, "metrics": report.metrics},
+    )
+
+
 @flow(name="train-verify-deploy", persist_result=False)
 def train_verify_deploy(parameters: Parameters) -> Any:
     """Train a drafter, prove it, serve it, measure it, and promote it if it is faster; the state says how it ended."""
@@ -54,5 +65,7 @@ def train_verify_deploy(parameters: Parameters) -> Any:
     except DraftproofError as error:
         report = RunReport.of_error(error, "ledger")
     last_report.set(report)
+    if report.drafter is not None:
+        _tell(report)
     create_markdown_artifact(key="verdict", markdown=describe(report), description="What the run proved, and its figures")
     return report.state()

@@ -128,9 +128,9 @@ def keep(verified: Verified, *, flow_run_id: str = "") -> str:
     It is logged when it has ended: of one that did not end there is nothing to keep. Raises BadInput and
     MachineTrouble for a store that cannot be used.
     """
-    from flows.verification_plot import plot
     from tasks.ledger import open_ledger
     from tasks.verify import render
+    from tasks.verify.plot import plot
 
     found = verified.found
     tags = {

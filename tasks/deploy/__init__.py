@@ -26,12 +26,14 @@ def start_server(
     log: Path,
     report: Report,
     keep: bool = False,
+    probes: Path | None = None,
 ) -> Server:
     """Start a server and return it once a real generation came back and its settings were compared with what was asked.
 
     `drafter` and `steps` are both None for the plain server, both given for the speculative one (a chain of
     `steps` drafts per round). The server writes to `log`. It is gone when its `with` block is left, or when this
-    process ends in whatever way; a kept one (`keep`) stays if its block is left without an exception.
+    process ends in whatever way; a kept one (`keep`) stays if its block is left without an exception. With `probes` it
+    records there what its drafter is fed and answers in probe requests (`Server.probe`), and runs without graphs.
 
     May be called from two threads, so that a plain and a speculative server start at the same time.
     Raises ProofFailed, before anything is started, for settings that SGLang would change or ignore in silence;
@@ -41,7 +43,7 @@ def start_server(
     """
     from tasks.deploy.server import Server
 
-    return Server.start(config, target=target, drafter=drafter, steps=steps, log=log, report=report, keep=keep)
+    return Server.start(config, target=target, drafter=drafter, steps=steps, log=log, report=report, keep=keep, probes=probes)
 
 
 def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, ask_sglang: bool) -> list[Check]:

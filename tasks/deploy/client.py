@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 
 from tasks.deploy.generation import Generation
+from tasks.deploy.stream import stream
 from tasks.verdict import MachineTrouble
 
 
@@ -39,13 +41,21 @@ class Client:
         return True
 
     def generate(
-        self, input_ids: Sequence[int], max_new_tokens: int, *, ignore_eos: bool = False, seconds: float | None = None
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        ignore_eos: bool = False,
+        seconds: float | None = None,
+        request_id: str | None = None,
     ) -> Generation:
         """Greedy continuation of token ids. Raises httpx.HTTPError when no answer comes (within `seconds`), Impostor, MachineTrouble."""
-        body = {
+        body: dict[str, Any] = {
             "input_ids": list(input_ids),
             "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos},
         }
+        if request_id is not None:
+            body["rid"] = request_id
         begun = time.perf_counter()
         answer = self._http.post("/generate", json=body, timeout=httpx.USE_CLIENT_DEFAULT if seconds is None else seconds)
         taken = time.perf_counter() - begun
@@ -54,6 +64,13 @@ class Client:
         content = _json(answer)
         self._own(content.get("meta_info") or {}, "POST /generate")
         return _generation(content, taken)
+
+    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
+        """As `generate`, streamed: the time of the first token is known too."""
+        found = stream(self._http, {"input_ids": list(input_ids), "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens}})
+        self._own(found.content.get("meta_info") or {}, "POST /generate")
+        made = _generation(found.content, found.seconds)
+        return replace(made, first_seconds=found.first_seconds, first_tokens=found.first_tokens)
 
     def info(self) -> dict[str, Any]:
         """`/server_info`: resolved arguments and live state. Raises httpx.HTTPError, Impostor."""

@@ -23,6 +23,10 @@ class Generation:
     proposed_drafts: int = 0
     histogram: tuple[int, ...] = ()
     """Verify rounds by number of right drafts in them: index k counts the rounds with k right ones."""
+    first_seconds: float = 0.0
+    """From sending the request to its first token; 0 = not streamed."""
+    first_tokens: int = 0
+    """Tokens that came with the first one."""
 
     @property
     def completion_tokens(self) -> int:

@@ -7,6 +7,7 @@ sglang 0.5.23, srt/arg_groups/speculative_hook.py:66-78, 1086-1096).
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -75,9 +76,10 @@ class Launch:
         return sha256_json([self.python, {k: v for k, v in self.flags.items() if k not in ("host", "port")}, self.environment])
 
 
-def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, port: int) -> Launch:
+def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, port: int, probes: Path | None = None) -> Launch:
     """The launch of a server, pure but for asking torch whether there is a GPU.
 
+    `probes`: a folder into which the server records what its drafter is fed in probe requests; it then runs without graphs.
     Raises BadInput for a GPU that is not there, and for a draft dtype that SGLang has no flag for.
     """
     if config.draft_dtype not in (None, config.dtype):
@@ -90,7 +92,7 @@ def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int
     device = place(config.device).device
     return Launch(
         python=config.python or sys.executable,
-        flags={**_common(config, device, target, port), **_speculation(config, device, drafter, steps)},
+        flags={**_common(config, device, target, port), **_speculation(config, device, drafter, steps), **_probing(probes)},
         environment=_environment(config, device),
     )
 
@@ -166,6 +168,15 @@ def _speculation(config: DeployConfig, device: Literal["cpu", "cuda"], drafter: 
     }
 
 
+def _probing(probes: Path | None) -> Flags:
+    """SGLang's own hooks: none unless asked for. Graphs would run without them (srt/model_executor/hook_manager.py)."""
+    if probes is None:
+        return {"forward_hooks": None}
+    from draftproof_sglang.probe import specification
+
+    return {"forward_hooks": specification(str(probes)), "cuda_graph_backend_decode": "disabled"}
+
+
 def _attention(config: DeployConfig, device: Literal["cpu", "cuda"]) -> str:
     return config.attention_backend or {"cpu": CPU_ATTENTION, "cuda": "triton"}[device]
 
@@ -194,11 +205,11 @@ def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[s
 
 
 def _arguments(flags: Flags) -> list[str]:
-    """`ServerArgs` fields as command-line arguments: True is a bare flag, False and None are the default."""
+    """`ServerArgs` fields as command-line arguments: True is a bare flag, False and None are the default, lists are JSON."""
     words: list[str] = []
     for name, value in flags.items():
         if value is None or value is False:
             continue
         option = "--" + name.replace("_", "-")
-        words += [option] if value is True else [option, str(value)]
+        words += [option] if value is True else [option, json.dumps(value) if isinstance(value, list) else str(value)]
     return words

@@ -1,58 +1,22 @@
-"""Servers that were started, on disk: so that what an earlier run left behind is found and ended, and kept ones are not.
-
-A process is known by its id, its start time and the boot it ran in: an id alone is given to another process
-later, and a name belongs to anybody.
-"""
+"""Servers that were started, on disk: so that what an earlier run left behind is found and ended, and kept ones are not."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
-import time
 from operator import itemgetter
 from pathlib import Path
-from typing import Self
 
-import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.deploy.supervisor import start_ticks
+from tasks.processes import Process, end_processes
 from tasks.report import Report
 from tasks.store import home, write_atomic
 
-# What a supervisor may take to end its server before it is killed together with it.
-END_SECONDS = 30.0
 
-
-class _Record(BaseModel):
+class ServerRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-class Process(_Record):
-    pid: int
-    start: int = Field(description="Clock ticks since boot.")
-    boot: str
-
-    @classmethod
-    def of(cls, pid: int) -> Self | None:
-        """The living process with this id, or None."""
-        start = start_ticks(pid)
-        return None if start is None else cls(pid=pid, start=start, boot=_boot())
-
-    @property
-    def alive(self) -> bool:
-        return self.boot == _boot() and start_ticks(self.pid) == self.start
-
-    def signal(self, number: int) -> None:
-        """Send a signal if it is still this process."""
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-
-class ServerRecord(_Record):
     id: str
     url: str
     port: int
@@ -103,35 +67,5 @@ def end_orphans(report: Report) -> int:
     return len(orphans)
 
 
-def family(pid: int) -> list[Process]:
-    """The living process `pid` and all its descendants."""
-    try:
-        members = [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return []
-    return [p for p in map(Process.of, members) if p is not None]
-
-
-def end_processes(supervisor: Process, processes: list[Process]) -> None:
-    """Ask the supervisor to end its server; kill what is left when it does not manage, or was killed itself."""
-    everything = {p.pid: p for known in (supervisor, *processes) if known.alive for p in (known, *family(known.pid))}.values()
-    supervisor.signal(signal.SIGTERM)
-    deadline = time.monotonic() + (END_SECONDS if supervisor.alive else 0)
-    while supervisor.alive and time.monotonic() < deadline:
-        time.sleep(0.05)
-    while left := [p for p in everything if p.alive]:
-        for process in left:
-            process.signal(signal.SIGKILL)
-        time.sleep(0.05)
-
-
 def _folder() -> Path:
     return home() / "servers"
-
-
-def _boot() -> str:
-    """Empty in a sandbox that does not tell: process id and start time say almost as much."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

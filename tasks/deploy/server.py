@@ -24,8 +24,10 @@ from tasks.deploy.contract import compare
 from tasks.deploy.generation import Generation
 from tasks.deploy.launch import Launch, plan
 from tasks.deploy.ports import free_port, is_free
-from tasks.deploy.records import END_SECONDS, Process, ServerRecord, end_orphans, family
+from tasks.deploy.records import ServerRecord, end_orphans
 from tasks.deploy.refusals import refusals
+from tasks.deploy.stream import largest_batch
+from tasks.processes import END_SECONDS, Process, family
 from tasks.report import Report
 from tasks.verdict import BadInput, Check, MachineTrouble, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
@@ -63,14 +65,23 @@ class Server:
 
     @classmethod
     def start(
-        cls, config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, log: Path, report: Report, keep: bool = False
+        cls,
+        config: DeployConfig,
+        *,
+        target: Path,
+        drafter: Path | None,
+        steps: int | None,
+        log: Path,
+        report: Report,
+        keep: bool = False,
+        probes: Path | None = None,
     ) -> Self:
         """See `tasks.deploy.start_server`."""
         end_orphans(report)
         _check_interpreter(config)
         for attempt in range(1, _PORT_TRIES + 1):
             port = config.port or free_port(config.host)
-            launch = plan(config, target=target, drafter=drafter, steps=steps, port=port)
+            launch = plan(config, target=target, drafter=drafter, steps=steps, port=port, probes=probes)
             _refuse(launch)
             if not is_free(config.host, port):
                 raise _taken(config.host, port)
@@ -119,6 +130,20 @@ class Server:
         """Greedy continuation of token ids, until an end token or the limit. Raises MachineTrouble when no answer comes."""
         with self._trouble("a generation"):
             return self._client.generate(input_ids, max_new_tokens)
+
+    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
+        """As `generate`, streamed, so that the time of the first token is known."""
+        with self._trouble("a streamed generation"):
+            return self._client.stream(input_ids, max_new_tokens)
+
+    def largest_batch(self) -> int | None:
+        """Requests that it decodes at the same time, each batch of them by a graph where it uses graphs."""
+        return largest_batch(self.info())
+
+    def probe(self, input_ids: Sequence[int], max_new_tokens: int, name: str) -> Generation:
+        """As `generate`, recorded under `name` by a server that was started with `probes`. Raises MachineTrouble."""
+        with self._trouble("a probe"):
+            return self._client.generate(input_ids, max_new_tokens, request_id=name)
 
     def info(self) -> dict[str, Any]:
         """Resolved arguments and live state, as the server reports them."""

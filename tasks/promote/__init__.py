@@ -14,7 +14,7 @@ from tasks.verdict import Check, Verdict
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Promotion", "Release", "decide", "find_release", "promote"]
+__all__ = ["Promotion", "Release", "decide", "find_release", "promote", "rollback", "served_files"]
 
 
 def decide(config: PromoteConfig, *, checks: Sequence[Check], speedup: Interval) -> Verdict:
@@ -35,6 +35,23 @@ def promote(client: MlflowClient, *, experiment: str, run_id: str, release: Rele
     from tasks.promote.registry import register
 
     return register(client, experiment=experiment, run_id=run_id, release=release, verdict=verdict)
+
+
+def served_files(client: MlflowClient) -> set[str]:
+    """`files_sha256` of every version in the registry that was promoted by us: what a deployment may still ask for."""
+    from tasks.promote.registry import files_of_versions
+
+    return files_of_versions(client)
+
+
+def rollback(client: MlflowClient, model: str, *, by: str, why: str) -> tuple[Promotion, Promotion]:
+    """Make the previous champion the champion again: (the version that was, the one that is now). Both say so in a tag.
+
+    Raises BadInput: no champion, none before it, or a version before it that was deleted.
+    """
+    from tasks.promote.registry import roll_back
+
+    return roll_back(client, model, by=by, why=why)
 
 
 def find_release(client: MlflowClient, model: str, alias: str = "champion") -> tuple[Release, Promotion]:

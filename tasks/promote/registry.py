@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,51 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
         steps=json.loads(tags[_TAG + "steps"]),
     )
     return release, promotion
+
+
+def files_of_versions(client: MlflowClient) -> set[str]:
+    """See `tasks.promote.served_files`."""
+    found: set[str] = set()
+    token = None
+    while True:
+        page = client.search_model_versions(page_token=token)
+        found |= {version.tags[_TAG + "files_sha256"] for version in page if _TAG + "files_sha256" in version.tags}
+        token = page.token
+        if not token:
+            return found
+
+
+def roll_back(client: MlflowClient, model: str, *, by: str, why: str) -> tuple[Promotion, Promotion]:
+    """See `tasks.promote.rollback`."""
+    with locked(home() / "registry.lock"):
+        version = _by_alias(client, model, "champion")
+        if version is None:
+            raise BadInput(model, found="no champion", expected="a model with a champion", do="See draftproof history.")
+        left = _promotion(version, "champion")
+        if left.previous_champion is None:
+            raise BadInput(
+                f"{model} version {left.version}",
+                found="no champion before it",
+                expected="one to go back to",
+                do="Promote another drafter.",
+            )
+        now = _promotion(_version(client, model, left.previous_champion), "champion")
+        note = json.dumps({"from": left.version, "to": now.version, "by": by, "why": why, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        for each in (left, now):
+            client.set_model_version_tag(model, each.version, _TAG + "rolled_back", note)
+        client.set_registered_model_alias(model, "champion", now.version)
+    return left, now
+
+
+def _version(client: MlflowClient, model: str, version: str) -> ModelVersion:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version(model, version)
+    except MlflowException as error:
+        raise BadInput(
+            f"{model} version {version}", found="deleted", expected="the champion before", do="Promote another drafter."
+        ) from error
 
 
 @contextmanager

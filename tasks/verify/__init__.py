@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from tasks.config import VerifyConfig
     from tasks.products import StepCounts
     from tasks.report import Report
+    from tasks.verdict import Check
     from tasks.wiring.target import TargetForward
 
-__all__ = ["HeldOut", "Verification", "render", "verify_drafter"]
+__all__ = ["HeldOut", "Verification", "render", "verify_drafter", "verify_served"]
 
 
 def verify_drafter(
@@ -28,6 +29,9 @@ def verify_drafter(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
+    topk: int = 1,
+    draft_tokens: int | None = None,
+    trees: Sequence[tuple[int, int, int]] = (),
     report: Report,
 ) -> Verification:
     """Static checks, parity, accuracy and predicted acceptance of an exported checkpoint; a diagnosis where a link breaks.
@@ -41,6 +45,9 @@ def verify_drafter(
         prompts: token ids to decode from; empty = no acceptance is predicted.
         max_new_tokens: an answer ends here at the latest.
         steps: draft lengths to simulate.
+        topk: branches per draft step: 1 = chains, more = trees.
+        draft_tokens: tokens verified per round of a tree; None = steps + 1. Draft lengths that cannot fill it are left out.
+        trees: further trees to simulate, as (steps, topk, draft_tokens).
 
     Raises BadInput: `device: cuda` without one; a folder that holds no readable EAGLE-3 checkpoint.
     """
@@ -56,8 +63,27 @@ def verify_drafter(
         prompts=prompts,
         max_new_tokens=max_new_tokens,
         steps=steps,
+        topk=topk,
+        draft_tokens=draft_tokens,
+        trees=trees,
         report=report,
     )
+
+
+def verify_served(
+    checkpoint: Path, target: TargetForward, recorded: Sequence[tuple[list[int], Path]], *, bound: float, device: str, report: Report
+) -> list[Check]:
+    """Link 3: what a server fed its drafter in probe requests, and what the drafter answered, against the standalone one.
+
+    Args:
+        recorded: of each probe request its prompt, and the folder of the passes that the server recorded.
+        bound: largest logit difference, for logits that spread by 1 or less.
+
+    Raises BadInput: nothing readable was recorded.
+    """
+    from tasks.verify.served import check_served
+
+    return check_served(checkpoint, target, recorded, bound=bound, device=device, report=report)
 
 
 def render(found: Verification) -> str:

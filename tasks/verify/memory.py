@@ -27,7 +27,7 @@ class Cache:
         self.keys = key_BhSD if self.keys is None else torch.cat([self.keys, key_BhSD], 2)
         self.values = value_BhSD if self.values is None else torch.cat([self.values, value_BhSD], 2)
         queries = torch.arange(before, len(self), device=query_BhSD.device)
-        mask = _causal(queries, torch.arange(len(self), device=query_BhSD.device), self.window)
+        mask = causal(queries, torch.arange(len(self), device=query_BhSD.device), self.window)
         groups = query_BhSD.shape[1] // key_BhSD.shape[1]
         keys, values = self.keys.repeat_interleave(groups, 1), self.values.repeat_interleave(groups, 1)
         return F.scaled_dot_product_attention(query_BhSD, keys, values, attn_mask=mask)
@@ -38,10 +38,13 @@ class Unrolled:
 
     The scores of the chain are added as k columns beside those of step 0, so that no mask of S times k·S entries
     is ever made (speculators 0.9.0 builds one: eagle3/attention.py, extend_dense_mask_for_draft_tokens).
+
+    `rows`: the indices of step 0 that the rows of steps 1, 2, … hang on, several to an index where it has branches;
+    without it each index goes on by itself.
     """
 
-    def __init__(self, window: int | None = None, *, moving: bool = False) -> None:
-        self.window, self.moving = window, moving
+    def __init__(self, window: int | None = None, *, moving: bool = False, rows: torch.Tensor | None = None) -> None:
+        self.window, self.moving, self.rows = window, moving, rows
         self.steps: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def attend(self, query_BhSD: torch.Tensor, key_BhSD: torch.Tensor, value_BhSD: torch.Tensor) -> torch.Tensor:
@@ -49,8 +52,9 @@ class Unrolled:
         self.steps.append((key_BhSD.repeat_interleave(groups, 1), value_BhSD.repeat_interleave(groups, 1)))
         (first_keys, first_values), chain = self.steps[0], self.steps[1:]
         query = query_BhSD * query_BhSD.shape[-1] ** -0.5
-        index = torch.arange(query.shape[2], device=query.device)
-        mask = _causal(index, index, self.window, shift=len(chain) if self.moving else 0)
+        index = torch.arange(first_keys.shape[2], device=query.device)
+        rows = index if self.rows is None or not chain else self.rows
+        mask = causal(rows, index, self.window, shift=len(chain) if self.moving else 0)
         scores = (query @ first_keys.transpose(-1, -2)).masked_fill(~mask, -torch.inf)
         own = [(query * keys).sum(-1, keepdim=True) for keys, _ in chain]
         shares = torch.cat([scores, *own], -1).softmax(-1)
@@ -60,7 +64,7 @@ class Unrolled:
         return attended
 
 
-def _causal(queries: torch.Tensor, keys: torch.Tensor, window: int | None, shift: int = 0) -> torch.Tensor:
+def causal(queries: torch.Tensor, keys: torch.Tensor, window: int | None, shift: int = 0) -> torch.Tensor:
     """Which keys a query sees, [queries, keys]; with a window the last `window` positions before query + shift."""
     seen = keys[None] <= queries[:, None]
     return seen if window is None else seen & (keys[None] > queries[:, None] + shift - window)

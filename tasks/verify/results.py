@@ -54,9 +54,12 @@ class StepParity(_Result):
 
 
 class Prediction(_Result):
-    """Greedy chain decoding with `steps` draft steps, simulated as SGLang counts it."""
+    """Greedy decoding with `steps` draft steps, simulated as SGLang counts it: a chain, or a tree (topk > 1)."""
 
     steps: int
+    topk: int = 1
+    draft_tokens: int | None = Field(default=None, description="Verified per round; null = steps + 1, a chain's.")
+    near_ties: int = Field(default=0, description="Rounds in which a server's rounding could verify another tree.")
     output_tokens: int
     verify_rounds: int
     right_drafts: int

@@ -11,6 +11,7 @@ from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest, versions
 from tasks.verdict import ProofFailed
 from tasks.verify import HeldOut, Verification, render, verify_drafter
+from tasks.verify.plot import plot
 from tasks.wiring.target import TargetForward
 
 _FILE = "verification.json"
@@ -30,6 +31,9 @@ def verify(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
+    topk: int,
+    draft_tokens: int | None,
+    trees: Sequence[tuple[int, int, int]] = (),
     store: Store,
 ) -> Verification:
     """What the drafter as exported computes, against the trainer; kept by content like every product, whatever it says.
@@ -48,6 +52,7 @@ def verify(
             "prompts": [list(prompt) for prompt in prompts],
             "max_new_tokens": max_new_tokens,
             "steps": list(steps),
+            "trees": [topk, draft_tokens, *map(list, trees)],
             "code": code_digest("verify", "wiring", "target", "statistics.py", "verdict.py"),
             "versions": versions("torch", "safetensors", "numpy", "scipy", "transformers"),
         },
@@ -64,6 +69,9 @@ def verify(
             prompts=prompts,
             max_new_tokens=max_new_tokens,
             steps=steps,
+            topk=topk,
+            draft_tokens=draft_tokens,
+            trees=trees,
             report=run,
         )
         (folder / _FILE).write_text(made.model_dump_json(indent=1), encoding="utf-8")
@@ -77,6 +85,7 @@ def verify(
     run.verdict(found.verdict)
     run.text(_FILE, found.model_dump_json(indent=1))
     run.text("report.md", render(found))
+    run.text("plot.html", plot(found))
     if found.verdict.verdict.exit_status:
         raise ProofFailed(found.verdict)
     return found

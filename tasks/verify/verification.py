@@ -12,7 +12,7 @@ from tasks.products import StepCounts
 from tasks.report import Report
 from tasks.statistics import Interval
 from tasks.verdict import Check, Outcome, Verdict
-from tasks.verify import acceptance, accuracy, parity, static
+from tasks.verify import acceptance, accuracy, parity, static, tree
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.diagnosis import diagnose, explain
 from tasks.verify.drafter import Drafter, load_drafter
@@ -39,6 +39,9 @@ def verify(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
+    topk: int,
+    draft_tokens: int | None,
+    trees: Sequence[tuple[int, int, int]],
     report: Report,
 ) -> Verification:
     """See `tasks.verify.verify_drafter`."""
@@ -63,14 +66,15 @@ def verify(
         checks.append(parity.judge(reproduced, config.max_logit_difference))
         checks.append(features.check(probes, lambda boundaries: static.what_to_set(boundaries, opened.architecture, target.facts)))
 
-    texts = _texts(target, facts.boundaries, prompts, held_out, max_new_tokens, max(steps, default=0), report)
+    texts = _texts(target, facts.boundaries, prompts, held_out, max_new_tokens, max([*steps, *(length for length, _, _ in trees)], default=0), report)
     rows = held_out if len(held_out) else [_as_held_out(i, text) for i, text in enumerate(texts)]
     trained = len(trainer_steps) if trainer_steps else record.draft.ttt_steps if record and record.draft else _STEPS
     # Where parity holds, no logit is further from the trainer's than this: the two can disagree at nearer ties alone.
     measured, outside = _accuracy(drafter, features, rows, trained, config.max_logit_difference, report)
     if trainer_steps and held_out:
         checks.append(accuracy.judge(measured, trainer_steps))
-    predictions = acceptance.predict(drafter, texts, steps) if texts and steps else []
+    shapes = [tree.Shape(*each) for each in trees]
+    predictions = [*_predictions(drafter, texts, steps, topk, draft_tokens), *_of_trees(drafter, texts, shapes)]
 
     found = _diagnose(drafter, features, probes, rows, checks, config, report)
     if found is not None:
@@ -123,6 +127,18 @@ def _texts(
         texts.append(greedy_text(target, prompt, boundaries, max_new_tokens=max_new_tokens, overrun=overrun, guess=guess))
         report.progress(len(texts), len(prompts), "prompts decoded")
     return texts
+
+
+def _predictions(drafter: Drafter, texts: Sequence[Text], steps: Sequence[int], topk: int, draft_tokens: int | None) -> list[Prediction]:
+    if not texts or not steps:
+        return []
+    if topk == 1:
+        return acceptance.predict(drafter, texts, steps)
+    return _of_trees(drafter, texts, [shape for length in sorted(set(steps)) for shape in tree.shapes(length, topk, draft_tokens)])
+
+
+def _of_trees(drafter: Drafter, texts: Sequence[Text], shapes: Sequence[tree.Shape]) -> list[Prediction]:
+    return [prediction for shape in shapes if (prediction := acceptance.predict_tree(drafter, texts, shape)) is not None]
 
 
 def _as_held_out(index: int, text: Text) -> HeldOut:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tasks.verdict import Outcome
-from tests.faults.mutants import MUTANTS, PROBED, RECORDED, Tamper, dropped, ids, settings
+from tests.faults.mutants import BARE, MUTANTS, PROBED, RECORDED, Tamper, dropped, ids, settings
 from tests.faults.test_checkpoints import copied, verify
 from tests.verify.drafters import BOUNDARIES
+from tests.verify.fitted import fitted_drafter
 from tests.verify.targets import PlainTarget
 
 low, middle, high = (boundary - 1 for boundary in BOUNDARIES)
@@ -49,3 +51,35 @@ def test_it_says_what_was_done(name: str, proof: tuple[str, ...], fitted_draft: 
     assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, kind), verdict
     said = said if proof == RECORDED else _WITHOUT.get(name, said)
     assert said in f"{verdict.hypothesis} {verdict.message}", verdict
+
+
+@pytest.fixture(scope="module")
+def second_training(tmp_path_factory: pytest.TempPathFactory, fitted_target: Path) -> Path:
+    """The same target, data and settings, trained again from another seed: a drafter as good, and another one."""
+    return fitted_drafter(tmp_path_factory.mktemp("second"), fitted_target, seed=7)
+
+
+def test_a_second_training_is_healthy_by_itself(second_training: Path, plain_target: PlainTarget) -> None:
+    assert verify(second_training, plain_target).verdict.verdict is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("proof", "said"),
+    [(RECORDED, "weights of another training"), (PROBED, "the weights or the data are others")],
+    ids=["record", "probes"],
+)
+def test_weights_of_a_second_training_are_not_the_first_ones(
+    proof: tuple[str, ...], said: str, fitted_draft: Path, second_training: Path, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    folder = copied(fitted_draft, tmp_path / "tampered", proof)
+    shutil.copy(second_training / "model.safetensors", folder)
+    verdict = verify(folder, plain_target).verdict
+    assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, "tensors"), verdict
+    assert said in f"{verdict.hypothesis} {verdict.message}", verdict
+
+
+def test_without_record_and_probes_a_good_drafter_is_a_good_drafter(
+    second_training: Path, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    """Nothing in such a folder says which training it came from; what can be told, that it is wired rightly, is told."""
+    assert verify(copied(second_training, tmp_path / "bare", BARE), plain_target).verdict.verdict is Outcome.PASS

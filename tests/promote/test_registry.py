@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tasks.config import DeployConfig, TargetConfig
 from tasks.ledger import Ledger, open_ledger
-from tasks.promote import Promotion, Release, find_release, promote
+from tasks.promote import Promotion, Release, find_release, promote, rollback
 from tasks.verdict import BadInput, Check, Outcome, Verdict
 
 WEIGHTS = bytes(range(256)) * 40
@@ -118,3 +119,29 @@ def test_what_was_never_promoted_is_bad_input(ledger: Ledger, tmp_path: Path, mo
 def test_names_that_the_registry_refuses(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model"):
         release(tmp_path, name)
+
+
+def test_rollback_goes_back_one_champion_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
+    for i in range(3):
+        promoted(ledger, release(drafter(tmp_path / str(i), bytes([i]) * 100), "rolled-eagle3"), Outcome.PASS)
+    left, now = rollback(ledger.client, "rolled-eagle3", by="somebody", why="slow on Mondays")
+    assert (left.version, now.version) == ("3", "2") and aliased(ledger, "rolled-eagle3", "champion") == "2"
+    for version in ("2", "3"):
+        note = json.loads(ledger.client.get_model_version("rolled-eagle3", version).tags["draftproof.rolled_back"])
+        assert (note["from"], note["to"], note["by"], note["why"]) == ("3", "2", "somebody", "slow on Mondays")
+    found, _ = find_release(ledger.client, "rolled-eagle3")
+    assert (found.drafter / "model.safetensors").read_bytes() == bytes([1]) * 100
+    assert rollback(ledger.client, "rolled-eagle3", by="x", why="")[1].version == "1"
+    with pytest.raises(BadInput, match="no champion before it"):
+        rollback(ledger.client, "rolled-eagle3", by="x", why="")
+
+
+def test_nothing_to_roll_back_to(ledger: Ledger, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no champion"):
+        rollback(ledger.client, "unknown-eagle3", by="x", why="")
+    for i in range(2):
+        promoted(ledger, release(drafter(tmp_path / str(i), bytes([i]) * 100), "gone-eagle3"), Outcome.PASS)
+    ledger.client.delete_model_version("gone-eagle3", "1")
+    with pytest.raises(BadInput, match="deleted"):
+        rollback(ledger.client, "gone-eagle3", by="x", why="")
+    assert aliased(ledger, "gone-eagle3", "champion") == "2"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import pytest
 import torch
 
+from tasks.verify import tree
 from tasks.verify.acceptance import play, predict, right_drafts
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import Drafter, load_drafter
@@ -136,3 +138,53 @@ def test_the_totals_are_the_sums_of_the_prompts(half_right: Drafter) -> None:
         assert prediction.accept_length.value == pytest.approx(1 + prediction.right_drafts / prediction.verify_rounds)
         assert 1 <= prediction.accept_length.value <= prediction.steps + 1
     assert [prediction.steps for prediction in predict(half_right, texts, [2, 1])] == [1, 2]
+
+
+def test_a_tree_of_one_branch_is_a_chain(half_right: Drafter) -> None:
+    target = Counter()
+    text = greedy_text(target, [3, 4, 5], BOUNDARIES, max_new_tokens=30, overrun=LONGEST)
+    chain = right_drafts(half_right, text, LONGEST)
+    for steps in range(1, LONGEST + 1):
+        found, near = tree.right_drafts(half_right, text, tree.Shape(steps, 1, steps + 1))
+        assert found == [min(right, steps) for right in chain] and not any(near)
+
+
+@pytest.mark.parametrize("shape", [tree.Shape(1, 3, 4), tree.Shape(2, 2, 4), tree.Shape(3, 4, 8), tree.Shape(4, 2, 6)])
+def test_every_position_at_once_is_what_literal_tree_decoding_counts(half_right: Drafter, shape: tree.Shape) -> None:
+    target, seen = Counter(), set()
+    for first in range(0, VOCAB, 11):
+        prompt = [(first + i) % VOCAB for i in range(5)]
+        text = greedy_text(target, prompt, BOUNDARIES, max_new_tokens=24, overrun=shape.steps)
+        found, _ = tree.right_drafts(half_right, text, shape)
+        literal = [literal_tree(half_right, target, text.tokens, text.prompt_length - 1 + n, shape) for n in range(1, text.output_tokens)]
+        assert found == literal
+        seen |= set(found)
+    assert {0, shape.steps} <= seen, "the drafter must be right sometimes and wrong sometimes, or nothing is shown"
+
+
+def literal_tree(drafter: Drafter, target: Counter, tokens: list[int], committed: int, shape: tree.Shape) -> int:
+    """One round of SGLang's tree, drafted branch by branch, each branch with the cache of its slot; right drafts of the walk."""
+    target.start()
+    features = target.extend(torch.tensor(tokens[:committed]), BOUNDARIES)[1]
+    fresh, cache = tokens[1 : committed + 1], Cache()
+    final, hidden = drafter.step(torch.tensor([fresh]), drafter.hidden(features[None]), torch.arange(committed)[None], cache)
+    caches = [copy(cache) for _ in range(shape.topk)]
+    best = drafter.logits(final[0, -1]).softmax(-1).topk(shape.topk)
+    states = [hidden[:, -1:]] * shape.topk
+    # A path: the tokens from the root, and its likelihood.
+    branches = [((int(drafter.target_ids_V[i]),), p) for p, i in zip(best.values, best.indices, strict=True)]
+    everything = list(branches)
+    for step in range(1, shape.steps):
+        grown = []
+        for slot, (path, chance) in enumerate(branches):
+            position = torch.tensor([[committed + step - 1]])
+            final, states[slot] = drafter.step(torch.tensor([[path[-1]]]), states[slot], position, caches[slot])
+            best = drafter.logits(final[0, -1]).softmax(-1).topk(shape.topk)
+            grown += [(slot, (*path, int(drafter.target_ids_V[i])), chance * p) for p, i in zip(best.values, best.indices, strict=True)]
+        everything += [(path, chance) for _, path, chance in grown]
+        likeliest = sorted(grown, key=lambda g: -float(g[2]))[: shape.topk]
+        states = [states[slot] for slot, _, _ in likeliest]
+        branches = [(path, chance) for _, path, chance in likeliest]
+    chosen = {path for path, _ in sorted(everything, key=lambda e: -float(e[1]))[: shape.draft_tokens - 1]}
+    future = tuple(tokens[committed + 1 : committed + 1 + shape.steps])
+    return max((n for n in range(1, shape.steps + 1) if future[:n] in chosen), default=0)

@@ -1,0 +1,200 @@
+"""`make up` and `make down`: Prefect server, MLflow server and a worker on this machine, with our deployments.
+
+Everything listens on 127.0.0.1. What was started is on record in `DRAFTPROOF_HOME/services/`, by process id and start
+time, so that `down` ends those processes and no others, and `up` twice starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+from pydantic import BaseModel, ConfigDict
+
+from tasks.ledger.store import artifact_root, connect, tracking_uri
+from tasks.processes import Process, end_processes
+from tasks.store import home, locked, write_atomic
+from tasks.verdict import DraftproofError, MachineTrouble
+
+_PROJECT = Path(__file__).resolve().parent.parent
+_BIN = Path(sys.executable).parent
+_DEPLOYMENTS = Path("infra/prefect.yaml")
+_POOL = "draftproof"
+_PROFILE = "draftproof"
+_START_SECONDS = 180
+
+app = typer.Typer(add_completion=False, help=__doc__)
+
+
+class Service(BaseModel):
+    """One process that `up` started."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    process: Process
+    url: str | None = None
+
+
+def _folder() -> Path:
+    return home() / "services"
+
+
+def running() -> dict[str, Service]:
+    """The services that live, by name."""
+    services = (Service.model_validate_json(path.read_text()) for path in _folder().glob("*.json"))
+    return {service.name: service for service in services if service.process.alive}
+
+
+def _environment(prefect_url: str, mlflow_url: str) -> dict[str, str]:
+    """What the worker, and the flows that it starts, are told."""
+    return {
+        **os.environ,
+        "PREFECT_API_URL": f"{prefect_url}/api",
+        "PREFECT_HOME": str(home() / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "MLFLOW_TRACKING_URI": mlflow_url,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DRAFTPROOF_HOME": str(home()),
+        "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"])),
+    }
+
+
+def _start(name: str, command: list[str], environment: dict[str, str], *, url: str | None = None, health: str | None = None) -> None:
+    """Start it in a session of its own, unless it runs; return when it answers. Raises MachineTrouble."""
+    if name in running():
+        print(f"{name} runs already")
+        return
+    log = _folder() / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, cwd=_PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    process = Process.of(child.pid)
+    if process is None:
+        raise MachineTrouble(f"{name} ended at once; see {log}")
+    write_atomic(_folder() / f"{name}.json", Service(name=name, process=process, url=url).model_dump_json(indent=1))
+    if health is not None:
+        _wait(name, child, health, log)
+    print(f"{name}: {url or 'started'} (log {log})")
+
+
+def _wait(name: str, child: subprocess.Popen[bytes], health: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise MachineTrouble(f"{name} ended with status {child.returncode}: {''.join(tail)} (log {log}). Is its port taken?")
+        try:
+            if httpx.get(health, timeout=5, trust_env=False).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.3)
+    raise MachineTrouble(f"{name} did not answer at {health} within {_START_SECONDS} s; see {log}")
+
+
+def _prefect(arguments: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [str(_BIN / "prefect"), "--no-prompt", *arguments],
+        cwd=_PROJECT,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode:
+        raise MachineTrouble(f"prefect {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+
+
+@app.command()
+def up(
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow server.")] = 5000,
+    profile: Annotated[bool, typer.Option(help="Make the Prefect profile `draftproof` the active one, until `down`.")] = True,
+) -> None:
+    """Start what is not running, and bring the deployments up to date."""
+    prefect_url, mlflow_url = f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}"
+    environment = _environment(prefect_url, mlflow_url)
+    store = tracking_uri()
+    connect()  # a fresh SQLite file is initialised by one process alone
+    _start(
+        "prefect",
+        [str(_BIN / "prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(prefect_port)],
+        {**environment, "PREFECT_SERVER_API_HOST": "127.0.0.1"},
+        url=prefect_url,
+        health=f"{prefect_url}/api/health",
+    )
+    artifacts = artifact_root(store)
+    _start(
+        "mlflow",
+        [str(_BIN / "mlflow"), "server", "--host", "127.0.0.1", "--port", str(mlflow_port), "--workers", "1", "--backend-store-uri", store]
+        + (["--artifacts-destination", str(artifacts)] if artifacts else []),
+        environment,
+        url=mlflow_url,
+        health=f"{mlflow_url}/health",
+    )
+    _prefect(["work-pool", "create", _POOL, "--type", "process", "--overwrite"], environment)
+    # One run at a time has the machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them.
+    _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment)
+    _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
+    _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
+    if profile:
+        _use_profile(f"{prefect_url}/api")
+    print("next: prefect deployment run train-verify-deploy/demo --watch")
+
+
+@app.command()
+def down() -> None:
+    """End what `up` started, the worker and its runs first."""
+    order = ["worker", "mlflow", "prefect"]
+    for service in sorted(running().values(), key=lambda each: order.index(each.name)):
+        end_processes(service.process, [])
+        print(f"{service.name} ended")
+    for path in _folder().glob("*.json"):
+        path.unlink()
+    _leave_profile()
+
+
+def _use_profile(api: str) -> None:
+    """So that `prefect` works as typed, in any folder. The profile that was active before is written down."""
+    from prefect.settings import load_profiles, save_profiles
+
+    profiles = load_profiles(include_defaults=False)
+    before = profiles.active_name
+    profiles.update_profile(name=_PROFILE, settings={"PREFECT_API_URL": api})
+    profiles.set_active(_PROFILE)
+    save_profiles(profiles)
+    if before != _PROFILE:
+        write_atomic(_folder() / "profile-before", before or "")
+    print(f"Prefect profile {_PROFILE!r} is active until `make down`")
+
+
+def _leave_profile() -> None:
+    from prefect.settings import load_profiles, save_profiles
+
+    note = _folder() / "profile-before"
+    if not note.is_file():
+        return
+    profiles = load_profiles(include_defaults=False)
+    if profiles.active_name == _PROFILE:
+        profiles.set_active(note.read_text() or None, check=False)
+        save_profiles(profiles)
+    note.unlink()
+
+
+if __name__ == "__main__":
+    try:
+        with locked(home() / "services.lock"):
+            app(standalone_mode=False)
+    except DraftproofError as error:
+        print(f"draftproof: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)

@@ -1,0 +1,75 @@
+"""`make up`, a deployment run as it is typed, `make down`: the real Prefect server, worker and MLflow server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from tests.e2e.test_train_verify_deploy import ours
+
+pytestmark = pytest.mark.servers
+PROJECT = Path(__file__).resolve().parents[2]
+PREFECT = Path(sys.executable).with_name("prefect")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Everything started, with a home and a Prefect home of its own."""
+    home, user = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("user")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+    environment = {**inherited, "DRAFTPROOF_HOME": str(home), "PREFECT_HOME": str(user)}
+    ports = {"prefect": free_port(), "mlflow": free_port()}
+
+    def services(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "infra/services.py", *words]
+        return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=400, check=False)
+
+    started = services("up", "--prefect-port", str(ports["prefect"]), "--mlflow-port", str(ports["mlflow"]))
+    try:
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield {"home": home, "environment": environment, "services": services, "ports": ports}
+    finally:
+        ended = services("down")
+    assert ended.returncode == 0, ended.stderr
+    assert ours(home) == []
+    assert "active" not in (user / "profiles.toml").read_text()
+
+
+def test_a_second_up_starts_nothing_twice(up: dict[str, Any]) -> None:
+    again = up["services"]("up", "--prefect-port", str(up["ports"]["prefect"]), "--mlflow-port", str(up["ports"]["mlflow"]))
+    assert again.returncode == 0 and again.stdout.count("runs already") == 3, again.stdout + again.stderr
+
+
+def test_a_deployment_runs_as_typed_from_any_folder(up: dict[str, Any], fitted_draft: Path, fitted_target: Path, tmp_path: Path) -> None:
+    parameters = json.dumps({"checkpoint": str(fitted_draft), "target": str(fitted_target)})
+    command = [str(PREFECT), "deployment", "run", "verify-drafter/default", "-p", f"parameters={parameters}", "--watch"]
+    done = subprocess.run(command, cwd=tmp_path, env=up["environment"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Completed" in done.stdout
+    client = MlflowClient(f"http://127.0.0.1:{up['ports']['mlflow']}")
+    experiment = client.get_experiment_by_name(f"draftproof/{fitted_target.name}".lower())
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.tags["draftproof.verdict"] == "PASS" and run.info.status == "FINISHED"
+
+
+def test_everything_listens_on_this_machine_only(up: dict[str, Any]) -> None:
+    for port in up["ports"].values():
+        listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if f":{port:04X} " in line]
+        addresses = {fields[1].partition(":")[0] for fields in listening if fields[3] == "0A"}
+        assert addresses == {"0100007F"}, addresses
