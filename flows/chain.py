@@ -11,7 +11,8 @@ from flows.early import check_against_target
 from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
 from flows.session import Session
-from tasks.benchmark import Benchmark, Prediction
+from flows.workload import Workload, longest_prompt, predictions, read_files, trees_of
+from tasks.benchmark import Benchmark, CachedChoice, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.capture import open_tap
 from tasks.capture.task import capture
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 # How much further than in float32 a server's logits may be from the standalone ones, by the dtype that it computes in
 # (the rounding of a 16-bit number against that of float32's sums; both 16-bit types are far from any known mis-wiring).
 _ROUNDING = {"float32": 1.0, "bfloat16": 300.0, "float16": 100.0}
-_LONGEST_ROUND = 8  # tokens beyond the answer that a speculative server may need room for
 
 
 class Chain:
@@ -51,7 +51,8 @@ class Chain:
         self.config, self._session, self._store, self._logs = config, session, store, logs
         self.target: TargetProduct | None = None
         self.drafter: DrafterProduct | None = None
-        self.steps: int | None = None
+        self.choice: CachedChoice | None = None
+        self.stops_paying: int | None = None
         self.checks: list[Check] = []
 
     def prove(self) -> Verdict:
@@ -77,12 +78,13 @@ class Chain:
         self._made("capture", captured.checks)
         self._made("train", trained.checks)
         self._made("export", exported.checks)
-        prompts = self._prompts(answered)
+        workload = self._prompts(prepared, answered)
+        prompts = workload.prompts
         verified = self._verify(prepared, answered, captured, trained, exported, prompts)
         self.checks += verified.verdict.checks
         self._made("deploy", self._probe(prepared, exported))
-        measured = self._benchmark(prepared, exported, verified, prompts)
-        self.steps = measured.steps
+        measured = self._benchmark(prepared, exported, verified, workload)
+        self.choice, self.stops_paying = measured.choice, measured.stops_paying
         self._made("benchmark", measured.checks)
         return decide(self.config.promote, checks=self.checks, speedup=measured.speedup)
 
@@ -94,13 +96,16 @@ class Chain:
         """What can be registered; None before a drafter was exported."""
         if self.target is None or self.drafter is None:
             return None
+        chosen = self.choice.settings[self.config.benchmark.concurrency] if self.choice else None
         return Release(
             model=f"{self.config.target.name}-eagle3",
             drafter=self.drafter.folder,
             target=self.config.target,
             target_sha256=self.target.sha256,
-            deploy=self.config.deploy,
-            steps=self.steps,
+            deploy=chosen.deployed(self.config.deploy) if chosen else self.config.deploy,
+            steps=chosen.steps if chosen else None,
+            by_concurrency={c: s.model_dump() for c, s in self.choice.settings.items()} if self.choice else {},
+            stops_paying=self.stops_paying,
         )
 
     def _answer_and_capture(self, prepared: TargetProduct) -> tuple[DataProduct, CaptureProduct]:
@@ -138,11 +143,12 @@ class Chain:
         )
         return answered, captured
 
-    def _prompts(self, answered: DataProduct) -> list[list[int]]:
+    def _prompts(self, prepared: TargetProduct, answered: DataProduct) -> Workload:
         """The same ones to predict the acceptance on and to measure it on."""
         count = max(self.config.benchmark.prompts, self.config.verify.acceptance_prompts)
-        room = self.config.deploy.context_length - self.config.benchmark.output_tokens - _LONGEST_ROUND
-        return held_out_prompts(answered, count, longest=room)
+        if self.config.benchmark.workloads:
+            return read_files(self.config, prepared, count)
+        return Workload(held_out_prompts(answered, count, longest=longest_prompt(self.config)))
 
     def _verify(
         self,
@@ -154,6 +160,7 @@ class Chain:
         prompts: list[list[int]],
     ) -> Verification:
         device = place(self.config.verify.device, "float32").device
+        settings = settings_to_try(self.config.benchmark, self.config.deploy)
         return verify(
             self._session,
             config=self.config.verify,
@@ -167,9 +174,10 @@ class Chain:
             device=device,
             prompts=prompts,
             max_new_tokens=self.config.benchmark.output_tokens,
-            steps=sorted(set(self.config.benchmark.steps)),
-            topk=self.config.deploy.topk,
-            draft_tokens=self.config.deploy.draft_tokens,
+            steps=sorted({setting.steps for setting in settings}),
+            topk=1,
+            draft_tokens=None,
+            trees=trees_of(settings),
             store=self._store,
         )
 
@@ -194,7 +202,7 @@ class Chain:
             logs=self._logs,
         )
 
-    def _benchmark(self, prepared: TargetProduct, exported: DrafterProduct, verified: Verification, prompts: list[list[int]]) -> Benchmark:
+    def _benchmark(self, prepared: TargetProduct, exported: DrafterProduct, verified: Verification, workload: Workload) -> Benchmark:
         settings = self.config.deploy
 
         def servers(run: StageRun) -> Start:
@@ -209,22 +217,12 @@ class Chain:
                 "deploy": settings.model_dump(mode="json"),
                 "versions": versions("sglang", "torch", "draftproof-sglang"),
             },
-            prompts=prompts,
-            predicted=predictions(verified),
+            prompts=workload.prompts,
+            categories=workload.categories,
+            predicted=predictions(verified, settings_to_try(self.config.benchmark, self.config.deploy)),
             starter=servers,
             dtype=settings.dtype,
             served_tolerance=self.config.promote.served_tolerance,
             seed=self.config.seed,
             store=self._store,
         )
-
-
-def predictions(verified: Verification) -> dict[int, Prediction]:
-    """Verification's counts in the form that the benchmark compares with."""
-    return {
-        prediction.steps: Prediction(
-            rounds=[prompt.verify_rounds for prompt in prediction.per_prompt],
-            right=[sum(right * rounds for right, rounds in enumerate(prompt.histogram)) for prompt in prediction.per_prompt],
-        )
-        for prediction in verified.predictions
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tasks.benchmark import Setting, settings_to_try
 from tasks.capture import resolve_boundaries
 from tasks.config import Config
 from tasks.deploy import check_launch
@@ -45,13 +46,22 @@ def check_against_target(config: Config, target: TargetProduct) -> None:
             expected=f"less than deploy.context_length, {config.deploy.context_length}",
             do="Lower it, or raise deploy.context_length.",
         )
-    launches = [check for steps in (None, *config.benchmark.steps) for check in _launch(config, target, steps)]
+    settings = settings_to_try(config.benchmark, config.deploy)
+    if not settings:
+        raise BadInput(
+            "benchmark.draft_tokens",
+            found=f"{config.benchmark.draft_tokens or config.deploy.draft_tokens} tokens",
+            expected="more than the steps, and at most the proposals of a tree, 1 + topk + (steps - 1) * topk * topk",
+            do="Mend benchmark.steps, topk and draft_tokens.",
+        )
+    launches = [check for setting in (None, *settings) for check in _launch(config, target, setting)]
     verdict = Verdict.of("deploy", launches, passed="")
     if verdict.verdict is Outcome.FAIL:
         raise ProofFailed(verdict)
 
 
-def _launch(config: Config, target: TargetProduct, steps: int | None) -> list[Check]:
+def _launch(config: Config, target: TargetProduct, setting: Setting | None) -> list[Check]:
     """What can be told before there is a drafter."""
-    checks = check_launch(config.deploy, target=target.folder, drafter=None, steps=steps, ask_sglang=False)
+    deploy, steps = (setting.deployed(config.deploy), setting.steps) if setting else (config.deploy, None)
+    checks = check_launch(deploy, target=target.folder, drafter=None, steps=steps, ask_sglang=False)
     return [check for check in checks if check.name != "rule draft-path"]

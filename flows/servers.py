@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.benchmark import Start
+from tasks.benchmark import Setting, Start
 from tasks.config import DeployConfig
 from tasks.deploy import start_server
 from tasks.deploy.contract import differing
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tasks.stage import StageRun
 
 
-def keep_contract(checks: list[Check], found: list[Check], *, steps: int | None) -> None:
+def keep_contract(checks: list[Check], found: list[Check], *, server: str) -> None:
     """Remember what a server resolved, once. Raises ProofFailed when that is not what was asked for."""
-    server = "plain server" if steps is None else f"server with {steps} steps"
     named = [check.model_copy(update={"name": f"{server}: {check.name}", "stage": "deploy"}) for check in found]
-    checks += [check for check in named if check not in checks]  # a server that was started again
+    again = {check.name for check in named}  # a server that was started again, when exploring or in a retry
+    checks[:] = [check for check in checks if check.name not in again] + named
     verdict = Verdict.of("deploy", named, passed="the server resolved what was asked for")
     if verdict.verdict.exit_status:
         raise ProofFailed(verdict)
@@ -57,12 +57,13 @@ def starter(config: DeployConfig, *, target: Path, drafter: Path, logs: Path, ru
     launches = _Launches(run)
 
     @contextmanager
-    def start(steps: int | None) -> Iterator[Server]:
-        name = "plain" if steps is None else f"speculative-{steps}-steps"
-        asked = drafter if steps else None
-        with start_server(config, target=target, drafter=asked, steps=steps, log=logs / f"{name}.log", report=run) as server:
+    def start(setting: Setting | None) -> Iterator[Server]:
+        name = "plain" if setting is None else f"speculative-{setting.name}-steps"
+        settings = setting.deployed(config) if setting else config
+        asked, steps = (drafter, setting.steps) if setting else (None, None)
+        with start_server(settings, target=target, drafter=asked, steps=steps, log=logs / f"{name}.log", report=run) as server:
             launches.keep(name, server)
-            keep_contract(contract, server.contract, steps=steps)
+            keep_contract(contract, server.contract, server=f"server with {setting}" if setting else "plain server")
             yield server
 
     return start

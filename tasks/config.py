@@ -141,8 +141,17 @@ class BenchmarkConfig(_Section):
     # 10 prompts × 48 tokens × 3 repeats × 2 servers are 2,900 tokens: under three minutes at the 18 tok/s of two CPU cores.
     output_tokens: Positive = Field(default=48, description="Tokens asked for per prompt, at most.")
     steps: list[Positive] = Field(default=[1, 2, 3, 4], description="Draft lengths to try, unless ruled out by the predicted speed-up.")
+    topk: list[Positive] | None = Field(default=None, description="Branches per draft step to try; null = deploy.topk alone.")
+    draft_tokens: list[Positive] | None = Field(
+        default=None, description="Tokens verified per round to try with each tree; null = deploy.draft_tokens alone."
+    )
     repeats: Annotated[int, Field(ge=3)] = 3
-    concurrency: Positive = 1
+    concurrency: Positive = Field(default=1, description="Requests at the same time, for the figures that decide.")
+    concurrencies: list[Positive] = Field(default=[], description="Further numbers of requests at the same time; told, not decided by.")
+    workloads: list[str] = Field(
+        default=[],
+        description="JSONL files of prompts with a `category`, or in the form of MT-Bench, GSM8K or HumanEval; none = held-out prompts.",
+    )
     warmup_prompts: Positive = 2
     explore_prompts: Positive = Field(default=4, description="Prompts on which the cost of a round is measured at each draft length tried.")
     min_output_tokens: Positive = Field(default=256, description="Fewer tokens of a server in the final pairs are INVALID.")
@@ -239,6 +248,7 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
         update={
             "data": config.data.model_copy(update={"prompts": prompts}),
             "target": config.target.model_copy(update={"source": source}),
+            "benchmark": config.benchmark.model_copy(update={"workloads": [absolute(file) for file in config.benchmark.workloads]}),
             "deploy": config.deploy.model_copy(update={"python": _interpreter(config.deploy.python, folder)}),
         }
     )

@@ -7,17 +7,30 @@ from typing import Literal
 
 from tasks.benchmark.endpoint import Endpoint, Generation, Start
 from tasks.benchmark.results import Benchmark, CachedChoice, Prediction
+from tasks.benchmark.setting import Setting, settings_to_try
 from tasks.config import BenchmarkConfig
 from tasks.report import Report
 
-__all__ = ["Benchmark", "CachedChoice", "Endpoint", "Generation", "Prediction", "Start", "benchmark_drafter"]
+__all__ = [
+    "Benchmark",
+    "CachedChoice",
+    "Endpoint",
+    "Generation",
+    "Prediction",
+    "Setting",
+    "Start",
+    "benchmark_drafter",
+    "render",
+    "settings_to_try",
+]
 
 
 def benchmark_drafter(
     config: BenchmarkConfig,
     *,
     prompts: Sequence[Sequence[int]],
-    predicted: Mapping[int, Prediction],
+    categories: Sequence[str] | None = None,
+    predicted: Mapping[Setting, Prediction],
     start: Start,
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
@@ -25,27 +38,31 @@ def benchmark_drafter(
     seed: int,
     report: Report,
 ) -> Benchmark:
-    """Find the draft length that serves fastest, and measure it against the plain server in pairs.
+    """Find the setting that serves fastest at each concurrency, and measure it against the plain server in pairs.
 
     Args:
-        config: how much is measured; `config.steps` are the candidates.
-        prompts: token ids of held-out prompts, in the order that `predicted` counts them.
-        predicted: for every candidate draft length, what the standalone drafter's decoding predicts.
-        start: starts a server, None = plain, K = speculative with K draft steps; at most one of each runs at a time.
+        config: how much is measured.
+        prompts: token ids, in the order that `predicted` counts them.
+        categories: of each prompt, for results by category; None = they have none.
+        predicted: for every setting that is to be tried, what the standalone drafter's decoding predicts.
+        start: starts a server, None = plain, else speculative; at most one of each runs at a time.
         dtype: what both servers compute in; only in float32 must all greedy texts be the same.
         served_tolerance: largest relative difference of predicted and served acceptance.
-        choice: an earlier choice for the same inputs: only the plain server and that draft length are measured.
+        choice: an earlier choice for the same inputs: only the plain server and the chosen settings are measured. With it
+            there may be no prediction; then served acceptance is told and not judged.
         seed: of the order of requests and of the bootstrap.
         report: told after each pair what was measured so far.
 
-    Raises BadInput for no prompts, no prediction for a candidate, or fewer prompts than the concurrency;
-    MachineTrouble when a server does not start or dies. A request that fails is counted and is a check.
+    Raises BadInput for no prompts, no prediction, or fewer prompts than a concurrency; ProofFailed for a concurrency above
+    what a server decodes at once, and for a server that does not speculate; MachineTrouble when a server does not start or
+    dies. A request that fails is counted and is a check.
     """
     from tasks.benchmark.run import run
 
     return run(
         config,
         prompts=prompts,
+        categories=categories,
         predicted=predicted,
         start=start,
         dtype=dtype,
@@ -54,3 +71,10 @@ def benchmark_drafter(
         seed=seed,
         report=report,
     )
+
+
+def render(found: Benchmark) -> str:
+    """A benchmark as markdown for a person: figures by concurrency, settings predicted and measured, categories, acceptance."""
+    from tasks.benchmark.rendering import render as rendered
+
+    return rendered(found)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from tasks.benchmark import served, validity
 from tasks.benchmark.evidence import Evidence
-from tasks.verdict import Check
+from tasks.benchmark.results import Point
+from tasks.verdict import Check, Outcome, Verdict
 
 # In the order in which a reader should look at them: first whether the numbers mean anything, then what they say.
 _CHECKS: list[Callable[[Evidence], Check]] = [
@@ -20,10 +21,22 @@ _CHECKS: list[Callable[[Evidence], Check]] = [
     served.speculation_as_asked,
     served.lossless,
     served.steady_acceptance,
-    served.served_as_predicted,
 ]
 
 
 def check_all(evidence: Evidence) -> list[Check]:
-    """Each check with its own verdict and numbers."""
-    return [check(evidence) for check in _CHECKS]
+    """Each check with its own verdict and numbers; the prediction's only where there is one."""
+    made = [check(evidence) for check in _CHECKS]
+    return [*made, served.served_as_predicted(evidence)] if evidence.predicted else made
+
+
+def of_a_further_point(point: Point) -> Check:
+    """A concurrency that does not decide, in one check: a broken proof breaks the run, a poor measurement only itself."""
+    verdict = Verdict.of("benchmark", point.checks, passed=f"all {len(point.checks)} checks pass")
+    return Check(
+        name=f"concurrency {point.concurrency}",
+        verdict=Outcome.WARN if verdict.verdict is Outcome.INVALID else verdict.verdict,
+        kind=verdict.kind,
+        message=verdict.message,
+        numbers={check.name: check.verdict for check in point.checks},
+    )

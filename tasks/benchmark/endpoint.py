@@ -1,10 +1,12 @@
-"""What the benchmark needs of a server. `tasks.deploy`'s server is one; tests have an in-process one."""
+"""What the benchmark needs of a server. `tasks.deploy`'s servers are some; tests have an in-process one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
+
+from tasks.benchmark.setting import Setting
 
 
 class Generation(Protocol):
@@ -41,12 +43,20 @@ class Generation(Protocol):
     def seconds(self) -> float:
         """From sending to the whole answer, by the client's clock."""
 
+    @property
+    def first_seconds(self) -> float:
+        """From sending to the first token."""
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens that came with the first one."""
+
 
 class Endpoint(Protocol):
     """A running server. Every method may be called from several threads at once."""
 
-    def generate(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """A greedy answer of at most `max_new_tokens` tokens.
+    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
+        """A greedy answer of at most `max_new_tokens` tokens, streamed.
 
         Raises DraftproofError when the server does not answer, or answers with an error.
         """
@@ -57,6 +67,9 @@ class Endpoint(Protocol):
     def check_alive(self) -> None:
         """Raises MachineTrouble when the server's processes are gone or are not the ones that were started."""
 
+    def largest_batch(self) -> int | None:
+        """Requests that it decodes at the same time at full speed (its own limit, and its graphs'); None = not known."""
 
-# None starts the plain server, K a speculative one that drafts K steps; ready when entered, gone when left.
-Start = Callable[[int | None], AbstractContextManager[Endpoint]]
+
+# None starts the plain server, a setting a speculative one; ready when entered, gone when left.
+Start = Callable[[Setting | None], AbstractContextManager[Endpoint]]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.benchmark.figures import PairOfRows, pairs_of
 from tasks.benchmark.results import Prediction, Row
+from tasks.benchmark.setting import Setting
 from tasks.config import BenchmarkConfig
 from tasks.statistics import Interval
 from tasks.verdict import Check, Outcome
@@ -20,10 +21,12 @@ class Evidence:
 
     config: BenchmarkConfig
     rows: Sequence[Row]
+    """Of this concurrency; of every phase and setting."""
     final: Sequence[PairOfRows]
     noise: Interval
-    predicted: Prediction
-    steps: int
+    predicted: Prediction | None
+    setting: Setting
+    concurrency: int
     dtype: str
     served_tolerance: float
 

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tasks.benchmark.results import Phase, Row, ServerName
-from tasks.statistics import Interval, ratio_of_sums
+import numpy as np
+
+from tasks.benchmark.results import Acceptance, CategoryFigures, Figures, Percentiles, Phase, Row, ServerName
+from tasks.benchmark.setting import Setting
+from tasks.statistics import Interval, ratio_of_repeats, ratio_of_sums
 from tasks.verdict import Check, MachineTrouble, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
-
-# Least share of an answer's seconds that is taken as decoding.
-_LEAST_DECODING = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,25 @@ class PairOfRows:
         """Every request of it was answered; only complete pairs are timed, the others are counted as failures."""
         return all(row.error is None for row in (*self.plain, *self.speculative))
 
+    def side(self, server: ServerName) -> list[Row]:
+        return self.plain if server == "plain" else self.speculative
 
-def pairs_of(rows: Iterable[Row], phase: Phase, steps: int | None = None) -> list[PairOfRows]:
-    """The pairs of a phase, of one draft length or of all, ordered by draft length, repeat and group."""
-    sides: dict[tuple[int, int, int], dict[ServerName, list[Row]]] = defaultdict(lambda: {"plain": [], "speculative": []})
+
+def pairs_of(rows: Iterable[Row], phase: Phase, setting: Setting | None = None, concurrency: int | None = None) -> list[PairOfRows]:
+    """The pairs of a phase, of one setting and concurrency or of all, ordered by setting, concurrency, repeat and group."""
+    sides: dict[tuple[str, int, int, int], dict[ServerName, list[Row]]] = defaultdict(lambda: {"plain": [], "speculative": []})
     for row in rows:
-        if row.phase == phase and steps in (None, row.steps):
-            sides[row.steps, row.repeat, row.group][row.server].append(row)
-    return [PairOfRows(group=key[2], repeat=key[1], **side) for key, side in sorted(sides.items())]
+        if row.phase == phase and setting in (None, row.setting) and concurrency in (None, row.concurrency):
+            sides[row.setting.name, row.concurrency, row.repeat, row.group][row.server].append(row)
+    return [PairOfRows(group=key[3], repeat=key[2], **side) for key, side in sorted(sides.items(), key=lambda item: item[0])]
 
 
-def answered(rows: Sequence[Row], phase: Phase, steps: int) -> list[PairOfRows]:
+def answered(rows: Sequence[Row], phase: Phase, setting: Setting, concurrency: int) -> list[PairOfRows]:
     """The pairs of a phase. Raises MachineTrouble when not one is complete: there is nothing to compute from."""
-    pairs = pairs_of(rows, phase, steps)
+    pairs = pairs_of(rows, phase, setting, concurrency)
     if not any(pair.complete for pair in pairs):
         errors = [row.error for row in rows if row.error]
-        raise MachineTrouble(
-            f"{phase}, {steps} steps: none of {len(pairs)} pairs was answered by both servers; the last error: {errors[-1]}"
-        )
+        raise MachineTrouble(f"{phase}, {setting}: none of {len(pairs)} pairs was answered by both servers; the last error: {errors[-1]}")
     return pairs
 
 
@@ -62,58 +63,128 @@ def speedup(pairs: Sequence[PairOfRows], seed: int) -> Interval:
     return ratio_of_sums([sum(plain[g]) for g in plain], [sum(speculative[g]) for g in plain], seed=seed)
 
 
+def timing(pairs: Sequence[PairOfRows]) -> Interval:
+    """The same ratio with the interval of timing noise alone: what another measurement of just these prompts would say."""
+    plain, speculative = _by_group(pairs, "plain"), _by_group(pairs, "speculative")
+    return ratio_of_repeats([plain[g] for g in plain], [speculative[g] for g in plain])
+
+
 def plain_against_itself(pairs: Sequence[PairOfRows], seed: int) -> Interval:
-    """The speed-up of the plain server over itself: two different repeats of each group, drawn by the seed.
+    """The speed-up of the plain server over itself: of each group every second repeat against the others.
 
-    The two lie further apart in time than the halves of a pair, so this errs on the side of too much noise.
-    Raises MachineTrouble when no group was answered twice.
+    Which of the two is the numerator is drawn by the seed, evenly over the groups. How fast the machine was during each
+    repeat is divided out first: between the halves of a pair lie seconds, between repeats minutes, and the speed-up is
+    not touched by what changes over minutes. Raises MachineTrouble when no group was answered twice.
     """
-    draw = random.Random(seed)
-    drawn = [draw.sample(times, 2) for times in _by_group(pairs, "plain").values() if len(times) >= 2]
-    if not drawn:
+    levels = _levels(pairs)
+    by_group: dict[int, list[float]] = defaultdict(list)
+    for pair in pairs:
+        if pair.complete:
+            by_group[pair.group].append(seconds_of(pair.plain) / levels.get(pair.repeat, 1.0))
+    twice = [times for times in by_group.values() if len(times) >= 2]
+    if not twice:
         raise MachineTrouble("final pairs: no prompt was answered twice by both servers, so the plain server's noise is unknown")
-    return ratio_of_sums([first for first, _ in drawn], [second for _, second in drawn], seed=seed)
+    swapped = [index % 2 == 0 for index in range(len(twice))]
+    random.Random(seed).shuffle(swapped)
+    sides = [(times[1::2], times[::2]) if swap else (times[::2], times[1::2]) for times, swap in zip(twice, swapped, strict=True)]
+    fitted = len(levels) - 1 if len(twice) > 1 else 0
+    return ratio_of_repeats([top for top, _ in sides], [bottom for _, bottom in sides], paired=False, fitted=fitted)
 
 
-def tokens_per_second(pairs: Sequence[PairOfRows], server: ServerName) -> float:
-    """Output tokens / seconds, at the measured concurrency."""
-    sides = [_side(pair, server) for pair in pairs if pair.complete]
-    return sum(row.completion_tokens for side in sides for row in side) / sum(seconds_of(side) for side in sides)
+def _levels(pairs: Sequence[PairOfRows]) -> dict[int, float]:
+    """The plain server's seconds in each repeat, relative, over the groups that were answered in every repeat (1 without two)."""
+    repeats = sorted({pair.repeat for pair in pairs})
+    whole = np.log([times for times in _by_group(pairs, "plain").values() if len(times) == len(repeats)])
+    if len(whole) < 2:
+        return dict.fromkeys(repeats, 1.0)
+    return {repeat: float(np.exp(level)) for repeat, level in zip(repeats, whole.mean(0) - whole.mean(), strict=True)}
 
 
-def decoding(pairs: Sequence[PairOfRows], rows: Iterable[Row], server: ServerName) -> list[tuple[float, int, int]]:
-    """Per answer of complete pairs: seconds after the first token, tokens after the first, verify rounds.
-
-    The time to the first token is that of the one-token request for the same prompt on the same server, but never
-    so much that nothing is left for the others: a hiccup there must not turn seconds negative.
-    Answers whose one-token request failed are left out here (the failure is counted).
-    """
-    first = {(r.steps, r.prompt): r.seconds for r in rows if r.phase == "first-token" and r.server == server and r.error is None}
-    return [
-        (max(row.seconds - first[row.steps, row.prompt], _LEAST_DECODING * row.seconds), row.completion_tokens - 1, row.verify_rounds)
-        for pair in pairs
-        if pair.complete
-        for row in _side(pair, server)
-        if (row.steps, row.prompt) in first
-    ]
-
-
-def seconds_per_token(pairs: Sequence[PairOfRows], rows: Iterable[Row], server: ServerName) -> float:
-    """TPOT: seconds per output token after the first."""
-    answers = decoding(pairs, rows, server)
-    return sum(seconds for seconds, _, _ in answers) / max(1, sum(tokens for _, tokens, _ in answers))
+def server_figures(pairs: Sequence[PairOfRows], server: ServerName) -> Figures:
+    """Raises nothing that `answered` has not: there is at least one complete pair."""
+    sides = [pair.side(server) for pair in pairs if pair.complete]
+    rows = [row for side in sides for row in side]
+    seconds, tokens = sum(seconds_of(side) for side in sides), sum(row.completion_tokens for row in rows)
+    return Figures(
+        requests=len(rows),
+        output_tokens=tokens,
+        seconds=seconds,
+        output_tok_s=tokens / seconds,
+        requests_s=len(rows) / seconds,
+        ttft=_percentiles([row.first_seconds for row in rows]),
+        tpot=_seconds_per_token(rows),
+        tpot_by_request=_percentiles([_seconds_per_token([row]) for row in rows if _later_tokens(row)] or [0.0]),
+        end_to_end=_percentiles([row.seconds for row in rows]),
+    )
 
 
-def round_cost(pairs: Sequence[PairOfRows], rows: Sequence[Row], seed: int) -> Interval:
-    """Seconds of a speculative round / seconds of a plain step.
+def acceptance(rows: Iterable[Row]) -> Acceptance:
+    """Sums over requests; shorter histograms end where nothing was accepted."""
+    rows = list(rows)
+    histogram = [0] * max((len(row.histogram) for row in rows), default=0)
+    for row in rows:
+        for right, count in enumerate(row.histogram):
+            histogram[right] += count
+    return Acceptance(
+        verify_rounds=sum(row.verify_rounds for row in rows), right_drafts=sum(row.right_drafts for row in rows), histogram=histogram
+    )
+
+
+def by_category(pairs: Sequence[PairOfRows], seed: int) -> dict[str, CategoryFigures]:
+    """Request by request, since a group may hold several categories."""
+    sides: dict[str, list[tuple[Row, Row]]] = defaultdict(list)
+    for pair in pairs:
+        for plain, speculative in zip(pair.plain, pair.speculative, strict=True) if pair.complete else ():
+            sides[plain.category].append((plain, speculative))
+    return {category: _category(sides[category], seed) for category in sorted(sides)}
+
+
+def round_cost(pairs: Sequence[PairOfRows], seed: int) -> Interval:
+    """Seconds of a speculative round / seconds of a plain step, after the first token.
 
     Raises ProofFailed when no round was made: FAIL where there was something to draft, else INVALID.
     """
-    rounds = decoding(pairs, rows, "speculative")
-    if not any(count for _, _, count in rounds):
-        raise ProofFailed(_no_rounds(sum(tokens for _, tokens, _ in rounds)))
-    step = seconds_per_token(pairs, rows, "plain")
-    return ratio_of_sums([seconds for seconds, _, _ in rounds], [count * step for _, _, count in rounds], seed=seed)
+    complete = [pair for pair in pairs if pair.complete]
+    rows = [row for pair in complete for row in pair.speculative]
+    if not any(row.verify_rounds for row in rows):
+        raise ProofFailed(_no_rounds(sum(_later_tokens(row) for row in rows)))
+    step = _seconds_per_token([row for pair in complete for row in pair.plain])
+    # Where more than one token came first, a round came with them.
+    rounds = [row.verify_rounds - (row.first_tokens > 1) for row in rows]
+    return ratio_of_sums([row.seconds - row.first_seconds for row in rows], [count * step for count in rounds], seed=seed)
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    """Index of the first token that differs; the shorter length where one is the other's beginning."""
+    return next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _category(pairs: Sequence[tuple[Row, Row]], seed: int) -> CategoryFigures:
+    seconds: dict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for plain, speculative in pairs:
+        before = seconds[plain.prompt]
+        seconds[plain.prompt] = before[0] + plain.seconds, before[1] + speculative.seconds
+    return CategoryFigures(
+        prompts=len(seconds),
+        baseline_tpot=_seconds_per_token([plain for plain, _ in pairs]),
+        spec_tpot=_seconds_per_token([speculative for _, speculative in pairs]),
+        speedup=ratio_of_sums([top for top, _ in seconds.values()], [bottom for _, bottom in seconds.values()], seed=seed),
+        acceptance=acceptance(speculative for _, speculative in pairs),
+    )
+
+
+def _later_tokens(row: Row) -> int:
+    return row.completion_tokens - row.first_tokens
+
+
+def _seconds_per_token(rows: Sequence[Row]) -> float:
+    """TPOT: seconds per output token after the first (after those that came with it)."""
+    return sum(row.seconds - row.first_seconds for row in rows) / max(1, sum(_later_tokens(row) for row in rows))
+
+
+def _percentiles(seconds: Sequence[float]) -> Percentiles:
+    p50, p90, p99 = (float(p) for p in np.percentile(seconds, [50, 90, 99]))
+    return Percentiles(mean=float(np.mean(seconds)), p50=p50, p90=p90, p99=p99)
 
 
 def _no_rounds(tokens: int) -> Verdict:
@@ -128,19 +199,10 @@ def _no_rounds(tokens: int) -> Verdict:
     return Verdict.of("benchmark", [check], passed="")
 
 
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    """Index of the first token that differs; the shorter length where one is the other's beginning."""
-    return next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _side(pair: PairOfRows, server: ServerName) -> list[Row]:
-    return pair.plain if server == "plain" else pair.speculative
-
-
 def _by_group(pairs: Iterable[PairOfRows], server: ServerName) -> dict[int, list[float]]:
     """Group to its seconds in each repeat, complete pairs only."""
     times: dict[int, list[float]] = defaultdict(list)
     for pair in pairs:
         if pair.complete:
-            times[pair.group].append(seconds_of(_side(pair, server)))
+            times[pair.group].append(seconds_of(pair.side(server)))
     return times

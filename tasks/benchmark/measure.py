@@ -1,4 +1,4 @@
-"""Sending requests: warm-up, first tokens, and pairs in random order. Every request becomes a row, failed ones too."""
+"""Sending requests: warm-up, and pairs in random order. Every request becomes a row, failed ones too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from tasks.benchmark.endpoint import Endpoint
 from tasks.benchmark.results import Phase, Row, ServerName
+from tasks.benchmark.setting import Setting
+from tasks.benchmark.validity import within_the_batch_limit
 from tasks.config import BenchmarkConfig
 from tasks.report import Report
-from tasks.verdict import DraftproofError
+from tasks.verdict import DraftproofError, ProofFailed, Verdict
 
 # Per warm-up request: a few rounds of every draft length.
 _WARM_UP_TOKENS = 16
@@ -19,13 +21,13 @@ _WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True)
 class Pair:
-    """The two servers that are compared; `steps` is the draft length of the speculative one."""
+    """The two servers that are compared."""
 
     plain: Endpoint
     speculative: Endpoint
-    steps: int
-    prepared: set[int] = field(default_factory=set)
-    """Groups whose first token was timed on these two; empty = not warmed up yet."""
+    setting: Setting
+    warm: set[int] = field(default_factory=set)
+    """Concurrencies at which both were warmed up."""
 
     @property
     def servers(self) -> dict[ServerName, Endpoint]:
@@ -38,34 +40,37 @@ class Measurement:
 
     config: BenchmarkConfig
     prompts: Sequence[Sequence[int]]
+    categories: Sequence[str]
     report: Report
     random: random.Random
     rows: list[Row] = field(default_factory=list)
 
-    @property
-    def groups(self) -> int:
+    def groups(self, concurrency: int) -> range:
         """Whole groups of `concurrency` prompts; a smaller rest would be measured at another concurrency."""
-        return len(self.prompts) // self.config.concurrency
+        return range(len(self.prompts) // concurrency)
 
-    def prepare(self, pair: Pair, groups: Sequence[int]) -> None:
-        """Warm up both servers unless that was done, and time the first token of every prompt that lacks it.
+    def prepare(self, pair: Pair, concurrency: int) -> None:
+        """Warm up both servers unless that was done, at the measured concurrency: the first requests pay for what is set up lazily.
 
-        The warm-up runs at the measured concurrency: the first requests pay for what is set up lazily. One-token
-        requests give the time to the first token without the cost of streaming inside of the pairs.
+        Raises ProofFailed (INVALID) when a server cannot run so many requests at once.
         """
+        if concurrency in pair.warm:
+            return
+        limits = {server: endpoint.largest_batch() for server, endpoint in pair.servers.items()}
+        check = within_the_batch_limit(concurrency, limits)
+        if check.verdict.exit_status:
+            raise ProofFailed(Verdict.of("benchmark", [check], passed=""))
         for server in pair.servers:
-            if not pair.prepared:
-                for group in range(-(-self.config.warmup_prompts // self.config.concurrency)):
-                    self._send(pair, server, "warm-up", 0, group % self.groups, min(_WARM_UP_TOKENS, self.config.output_tokens))
-            for group in groups:
-                if group not in pair.prepared:
-                    self._send(pair, server, "first-token", 0, group, 1)
-        pair.prepared.update(groups)
+            for group in range(-(-self.config.warmup_prompts // concurrency)):
+                place = group % len(self.groups(concurrency))
+                self._send(pair, server, "warm-up", 0, concurrency, place, min(_WARM_UP_TOKENS, self.config.output_tokens))
+        pair.warm.add(concurrency)
 
-    def pairs(self, pair: Pair, phase: Phase, repeats: int, groups: Sequence[int]) -> None:
+    def pairs(self, pair: Pair, phase: Phase, repeats: int, concurrency: int, groups: Sequence[int]) -> None:
         """Each group on both servers, one right after the other; the order of groups is random.
 
-        Which server comes first is random too, and balanced: half of the pairs of a repeat begin with each.
+        Which server comes first is random too, and balanced: half of the pairs of a repeat begin with each. The repeats
+        lie apart in time, so that what a server's uptime does to it is seen.
         """
         total = repeats * len(groups)
         for repeat in range(repeats):
@@ -76,36 +81,45 @@ class Measurement:
             for index, group in enumerate(self.random.sample(groups, len(groups))):
                 order: list[ServerName] = ["plain", "speculative"]
                 for server in order if plain_first[index] else order[::-1]:
-                    self._send(pair, server, phase, repeat, group, self.config.output_tokens)
-                self.report.progress(repeat * len(groups) + index + 1, total, f"{phase} pairs", self._so_far(pair.steps, phase))
+                    self._send(pair, server, phase, repeat, concurrency, group, self.config.output_tokens)
+                done = repeat * len(groups) + index + 1
+                self.report.progress(done, total, f"{phase} pairs", self._so_far(pair.setting, phase, concurrency))
 
-    def _send(self, pair: Pair, server: ServerName, phase: Phase, repeat: int, group: int, tokens: int) -> None:
+    def _send(self, pair: Pair, server: ServerName, phase: Phase, repeat: int, concurrency: int, group: int, tokens: int) -> None:
         """One group to one server, its requests at the same time, from an empty prefix cache."""
         endpoint = pair.servers[server]
-        size = self.config.concurrency
-        numbers = range(group * size, (group + 1) * size)
         endpoint.flush_cache()
 
         def answer(number: int) -> Row:
-            row = Row(server=server, steps=pair.steps, phase=phase, repeat=repeat, group=group, prompt=number)
+            row = Row(
+                server=server,
+                setting=pair.setting,
+                concurrency=concurrency,
+                phase=phase,
+                repeat=repeat,
+                group=group,
+                prompt=number,
+                category=self.categories[number],
+            )
             return _answered(row, endpoint, self.prompts[number], tokens)
 
-        with ThreadPoolExecutor(size) as threads:
-            answered = list(threads.map(answer, numbers))
+        with ThreadPoolExecutor(concurrency) as threads:
+            answered = list(threads.map(answer, range(group * concurrency, (group + 1) * concurrency)))
         self.rows += answered
         if any(row.error for row in answered):
             endpoint.check_alive()
 
-    def _so_far(self, steps: int, phase: Phase) -> dict[str, float]:
-        rows = [row for row in self.rows if row.phase == phase and row.steps == steps and row.error is None]
+    def _so_far(self, setting: Setting, phase: Phase, concurrency: int) -> dict[str, float]:
+        wanted = (phase, setting, concurrency, None)
+        rows = [row for row in self.rows if (row.phase, row.setting, row.concurrency, row.error) == wanted]
         seconds = {name: sum(row.seconds for row in rows if row.server == name) for name in ("plain", "speculative")}
         tokens = {name: sum(row.completion_tokens for row in rows if row.server == name) for name in seconds}
-        return {f"{name} tok/s": self.config.concurrency * tokens[name] / seconds[name] for name in seconds if seconds[name] > 0}
+        return {f"{name} tok/s": concurrency * tokens[name] / seconds[name] for name in seconds if seconds[name] > 0}
 
 
 def _answered(row: Row, endpoint: Endpoint, prompt: Sequence[int], tokens: int) -> Row:
     try:
-        answer = endpoint.generate(prompt, tokens)
+        answer = endpoint.stream(prompt, tokens)
     except DraftproofError as error:
         return row.model_copy(update={"error": str(error)})
     return row.model_copy(
@@ -117,6 +131,8 @@ def _answered(row: Row, endpoint: Endpoint, prompt: Sequence[int], tokens: int) 
             "right_drafts": answer.right_drafts,
             "histogram": list(answer.histogram),
             "seconds": answer.seconds,
+            "first_seconds": answer.first_seconds,
+            "first_tokens": answer.first_tokens,
             "tokens": list(answer.tokens),
         }
     )

@@ -6,11 +6,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.benchmark.setting import Setting
 from tasks.statistics import Interval
 from tasks.verdict import Check
 
 ServerName = Literal["plain", "speculative"]
-Phase = Literal["warm-up", "first-token", "explore", "final"]
+Phase = Literal["warm-up", "explore", "final"]
 
 
 class _Record(BaseModel):
@@ -29,35 +30,44 @@ class Prediction(_Record):
         return accept_length(sum(self.right), sum(self.rounds))
 
 
-class Candidate(_Record):
-    """One draft length: predicted, and measured or ruled out."""
+class Explored(_Record):
+    """One candidate at one concurrency: what was predicted before it was measured there, and what was measured."""
 
-    steps: int
-    predicted_accept_length: float
-    predicted_speedup: Interval = Field(description="By the cost model, before this draft length was measured; one standard deviation.")
+    concurrency: int
+    predicted_speedup: Interval = Field(description="Predicted acceptance over the cost model's round; one standard deviation.")
     round_cost: Interval | None = Field(
         default=None, description="Measured seconds of a round / seconds of a plain step; null = not measured."
     )
     measured_speedup: Interval | None = Field(default=None, description="Over the exploring pairs.")
-    ruled_out: str | None = Field(default=None, description="Why it was not measured, with the numbers.")
+
+
+class Candidate(_Record):
+    """One setting: predicted, and measured or ruled out."""
+
+    setting: Setting
+    predicted_accept_length: float
+    explored: list[Explored] = Field(description="At each concurrency, the deciding one first.")
+    ruled_out: str | None = Field(default=None, description="Why no server was started with it, with the numbers.")
 
 
 class CachedChoice(_Record):
-    """The draft length that an earlier run chose for the same inputs, and what it had explored."""
+    """The setting that an earlier run chose for the same inputs at each concurrency, and what it had explored."""
 
-    steps: int
-    candidates: list[Candidate]
+    settings: dict[int, Setting] = Field(description="Concurrency to setting.")
+    candidates: list[Candidate] = []
 
 
 class Row(_Record):
     """One request, as measured: a line of the raw table."""
 
     server: ServerName
-    steps: int = Field(description="Draft steps of the speculative server of this pair.")
+    setting: Setting = Field(description="Of the speculative server of this pair.")
+    concurrency: int
     phase: Phase
     repeat: int
     group: int = Field(description="Requests of one group are sent at the same time; a pair is one group on both servers.")
     prompt: int = Field(description="Index into the benchmark's prompts.")
+    category: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -65,45 +75,111 @@ class Row(_Record):
     right_drafts: int = 0
     histogram: list[int] = []
     seconds: float = 0.0
+    first_seconds: float = Field(default=0.0, description="From sending to the first token.")
+    first_tokens: int = Field(default=0, description="Tokens that came with the first one.")
     tokens: list[int] = Field(default=[], description="Output token ids.")
     error: str | None = Field(default=None, description="Why there is no answer; the counts are 0 then.")
+
+
+class Percentiles(_Record):
+    """Of a time in seconds over requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Figures(_Record):
+    """One server over the final pairs at one concurrency; the sums that the ratios are made of come first."""
+
+    requests: int
+    output_tokens: int
+    seconds: float = Field(description="During which requests ran.")
+    output_tok_s: float
+    requests_s: float
+    ttft: Percentiles = Field(description="Time to the first token.")
+    tpot: float = Field(description="Seconds per output token after the first: sum of seconds over sum of tokens.")
+    tpot_by_request: Percentiles
+    end_to_end: Percentiles
+
+
+class Acceptance(_Record):
+    """Served acceptance from per-request counts."""
+
+    verify_rounds: int
+    right_drafts: int
+    histogram: list[int] = Field(description="Entry j: verify rounds with j right drafts.")
+
+    @property
+    def accept_length(self) -> float:
+        """1 + right drafts / verify rounds."""
+        return accept_length(self.right_drafts, self.verify_rounds)
+
+
+class CategoryFigures(_Record):
+    """The final pairs of one category of prompts, at the deciding concurrency."""
+
+    prompts: int
+    baseline_tpot: float
+    spec_tpot: float
+    speedup: Interval = Field(description="Plain / speculative seconds of its requests.")
+    acceptance: Acceptance
+
+
+class Point(_Record):
+    """The final measurement at one concurrency."""
+
+    concurrency: int
+    setting: Setting = Field(description="The best one at this concurrency.")
+    plain: Figures
+    speculative: Figures
+    speedup: Interval = Field(description="Plain time / speculative time over the pairs; for prompts like these: they are resampled.")
+    timing: Interval = Field(description="The same ratio, for just these prompts: what timing noise alone leaves open.")
+    noise: Interval = Field(description="The plain server against itself, over its own repeats.")
+    acceptance: Acceptance
+    predicted_accept_length: float | None = Field(description="By the standalone drafter; null = not predicted.")
+    identical: int = Field(description="Answers that are the plain server's text, exploring ones included.")
+    compared: int
+    checks: list[Check]
 
 
 class Benchmark(_Record):
     """The benchmark's result; `checks` say what it means, and whether it means anything (INVALID)."""
 
-    steps: int = Field(description="The chosen draft length.")
+    points: list[Point] = Field(description="At each concurrency, the deciding one first.")
     candidates: list[Candidate]
-    concurrency: int
-    baseline_tok_s: float = Field(description="Output tokens per second of the plain server, over the final pairs.")
-    spec_tok_s: float
-    baseline_tpot: float = Field(description="Seconds per output token after the first.")
-    spec_tpot: float
-    speedup: Interval = Field(description="Plain time / speculative time over the final pairs.")
-    noise: Interval = Field(description="The plain server against itself, over its own repeats.")
-    verify_rounds: int
-    right_drafts: int
-    predicted_accept_length: float
-    identical: int = Field(description="Answers that are the plain server's text, exploring ones included.")
-    compared: int
+    categories: dict[str, CategoryFigures]
     failures: int
     checks: list[Check]
     rows: list[Row]
 
     @property
-    def accept_length(self) -> float:
-        """1 + right drafts / verify rounds, as served."""
-        return accept_length(self.right_drafts, self.verify_rounds)
+    def point(self) -> Point:
+        """The one that decides."""
+        return self.points[0]
 
     @property
-    def served_difference(self) -> float:
-        """Served acceptance relative to the predicted one, minus 1."""
-        return self.accept_length / self.predicted_accept_length - 1
+    def setting(self) -> Setting:
+        return self.point.setting
+
+    @property
+    def steps(self) -> int:
+        return self.setting.steps
+
+    @property
+    def speedup(self) -> Interval:
+        return self.point.speedup
 
     @property
     def choice(self) -> CachedChoice:
-        """What a later run with the same inputs may start from."""
-        return CachedChoice(steps=self.steps, candidates=self.candidates)
+        """What a later run with the same inputs may start from, and what a deployment is told."""
+        return CachedChoice(settings={point.concurrency: point.setting for point in self.points}, candidates=self.candidates)
+
+    @property
+    def stops_paying(self) -> int | None:
+        """The least measured concurrency at which speculation is not shown to be faster; None = it always is."""
+        return min((point.concurrency for point in self.points if point.speedup.low <= 1), default=None)
 
 
 def accept_length(right_drafts: int, verify_rounds: int) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tasks.benchmark.evidence import Evidence, answers, check_of
-from tasks.benchmark.figures import first_difference
-from tasks.benchmark.results import Row, accept_length
+from tasks.benchmark.figures import acceptance, first_difference
+from tasks.benchmark.results import Row
 from tasks.verdict import Check, Outcome
 from tasks.wiring.kinds import Kind
 
@@ -77,6 +77,7 @@ def served_as_predicted(evidence: Evidence) -> Check:
     `layer-boundaries`, the one that most public reports and this project's own story come from.
     In float32 the counts agree prompt by prompt, except where two drafts tie within rounding; how many do is told.
     """
+    assert evidence.predicted is not None, "checked only where there is a prediction"
     served, predicted = _accepted(evidence.served), evidence.predicted.accept_length
     difference = served / predicted - 1
     expected = list(zip(evidence.predicted.rounds, evidence.predicted.right, strict=True))
@@ -103,8 +104,7 @@ def served_as_predicted(evidence: Evidence) -> Check:
 
 
 def _accepted(rows: Iterable[Row]) -> float:
-    rows = list(rows)
-    return accept_length(sum(row.right_drafts for row in rows), sum(row.verify_rounds for row in rows))
+    return acceptance(rows).accept_length
 
 
 def _plain_differences(rows: Iterable[Row]) -> int:
@@ -120,7 +120,7 @@ def _described(plain: Row, speculative: Row) -> dict[str, Any]:
     position = first_difference(plain.tokens, speculative.tokens)
     return {
         "prompt": plain.prompt,
-        "steps": plain.steps,
+        "setting": plain.setting.name,
         "position": position,
         "plain": plain.tokens[position : position + 4],
         "speculative": speculative.tokens[position : position + 4],

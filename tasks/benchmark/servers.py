@@ -9,6 +9,7 @@ from typing import Self
 
 from tasks.benchmark.endpoint import Endpoint, Start
 from tasks.benchmark.measure import Pair
+from tasks.benchmark.setting import Setting
 
 
 class Servers:
@@ -20,17 +21,17 @@ class Servers:
         self._speculative: _Starting | None = None
         self._pair: Pair | None = None
 
-    def pair(self, steps: int) -> Pair:
-        """The plain server with the one that drafts `steps` steps; what does not run yet is started.
+    def pair(self, setting: Setting) -> Pair:
+        """The plain server with the one that drafts by `setting`; what does not run yet is started.
 
         The first two start at the same time: a start is mostly imports, which leave a core idle half of the time.
         Raises whatever a start raises, after the other one has been ended.
         """
-        if self._pair is None or self._pair.steps != steps:
+        if self._pair is None or self._pair.setting != setting:
             self._end_speculative()
             self._plain = self._plain or _Starting(self._start, None)
-            self._speculative = _Starting(self._start, steps)
-            self._pair = Pair(plain=self._plain.endpoint(), speculative=self._speculative.endpoint(), steps=steps)
+            self._speculative = _Starting(self._start, setting)
+            self._pair = Pair(plain=self._plain.endpoint(), speculative=self._speculative.endpoint(), setting=setting)
         return self._pair
 
     def __enter__(self) -> Self:
@@ -56,14 +57,14 @@ class _Starting:
     that has started; if the process is gone by then, the server's own watch does.
     """
 
-    def __init__(self, start: Start, steps: int | None) -> None:
-        self._start, self._steps = start, steps
+    def __init__(self, start: Start, setting: Setting | None) -> None:
+        self._start, self._setting = start, setting
         self._stack = ExitStack()
         self._endpoint: Endpoint | None = None
         self._error: BaseException | None = None
         self._through = self._given_up = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"start of the server with {steps} steps")
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"start of a server, {setting}")
         self._thread.start()
 
     def endpoint(self) -> Endpoint:
@@ -85,7 +86,7 @@ class _Starting:
 
     def _run(self) -> None:
         try:
-            self._endpoint = self._stack.enter_context(self._start(self._steps))
+            self._endpoint = self._stack.enter_context(self._start(self._setting))
         except BaseException as error:  # handed to whoever waits for the server
             self._error = error
         with self._lock:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tasks.benchmark import Benchmark, CachedChoice, Prediction, Start, benchmark_drafter
-from tasks.benchmark.results import Row
+from tasks.benchmark import Benchmark, CachedChoice, Prediction, Setting, Start, benchmark_drafter, render
+from tasks.benchmark.results import Point, Row
 from tasks.config import BenchmarkConfig
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
@@ -26,14 +26,15 @@ def benchmark(
     config: BenchmarkConfig,
     served: Mapping[str, object],
     prompts: Sequence[Sequence[int]],
-    predicted: Mapping[int, Prediction],
+    categories: Sequence[str] | None,
+    predicted: Mapping[Setting, Prediction],
     starter: Callable[[StageRun], Start],
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     seed: int,
     store: Store,
 ) -> Benchmark:
-    """Plain against speculative. The choice of the draft length is kept by content; plain and best are always measured again.
+    """Plain against speculative. The choice of the setting is kept by content; plain and best are always measured again.
 
     `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found.
     Raises ProofFailed when the measurement is invalid, or what is served is not what was predicted.
@@ -44,12 +45,14 @@ def benchmark(
             "config": config.model_dump(mode="json"),
             "served": dict(served),
             "prompts": [list(prompt) for prompt in prompts],
+            "settings": [setting.name for setting in predicted],
             "code": code_digest("benchmark", "deploy"),
         },
     )
     found = benchmark_drafter(
         config,
         prompts=prompts,
+        categories=categories,
         predicted=predicted,
         start=starter(run),
         dtype=dtype,
@@ -59,7 +62,7 @@ def benchmark(
         report=run,
     )
     _keep_choice(store, key, found)
-    _record(run, found)
+    record(run, found)
     verdict = Verdict.of("benchmark", found.checks, passed="the measurement is valid, and what is served is what was predicted")
     run.verdict(verdict)
     if verdict.verdict.exit_status:
@@ -80,49 +83,68 @@ def _keep_choice(store: Store, key: str, found: Benchmark) -> None:
         return
 
     def build(folder: Path) -> dict[str, str]:
-        choice = CachedChoice(steps=found.steps, candidates=found.candidates)
-        (folder / _FILE).write_text(choice.model_dump_json(indent=1), encoding="utf-8")
+        (folder / _FILE).write_text(found.choice.model_dump_json(indent=1), encoding="utf-8")
         return {"file": _FILE}
 
     store.make("benchmark", key, build)
 
 
-def _record(run: StageRun, found: Benchmark) -> None:
-    run.log(
-        {
-            "steps": found.steps,
-            "accept_length": found.accept_length,
-            "verify_rounds": found.verify_rounds,
-            "right_drafts": found.right_drafts,
-            "predicted_accept_length": found.predicted_accept_length,
-            "baseline_tok_s": found.baseline_tok_s,
-            "spec_tok_s": found.spec_tok_s,
-            "speedup": found.speedup.value,
-            "speedup_low": found.speedup.low,
-            "speedup_high": found.speedup.high,
-            "noise_low": found.noise.low,
-            "noise_high": found.noise.high,
-            "identical": found.identical,
-            "compared": found.compared,
-            "failures": found.failures,
-        }
-    )
-    run.headline(
-        {
-            "verify.accept_length": found.predicted_accept_length,
-            "bench.accept_length": found.accept_length,
-            "bench.steps": found.steps,
-            "bench.baseline_tok_s": found.baseline_tok_s,
-            "bench.spec_tok_s": found.spec_tok_s,
-            "bench.speedup": found.speedup.value,
-            "bench.speedup_low": found.speedup.low,
-            "bench.speedup_high": found.speedup.high,
-            "bench.identical": found.identical,
-            "bench.compared": found.compared,
-        }
-    )
+def record(run: StageRun, found: Benchmark) -> None:
+    """Figures of the stage's run and of the whole, and the tables as artifacts."""
+    for point in found.points:
+        run.log({name if point is found.point else f"concurrency_{point.concurrency}.{name}": v for name, v in _figures(point).items()})
+    run.log({"failures": found.failures})
+    run.headline({f"bench.{name}": value for name, value in headlines(found.point).items()})
+    if found.point.predicted_accept_length is not None:
+        run.headline({"verify.accept_length": found.point.predicted_accept_length})
+    run.text("benchmark.md", render(found))
     run.text("benchmark.json", found.model_dump_json(indent=1, exclude={"rows"}))
     run.text("requests.csv", _table(found.rows))
+
+
+def headlines(point: Point) -> dict[str, float]:
+    """By the names of `design.md`, without `bench.`."""
+    return {
+        "accept_length": point.acceptance.accept_length,
+        "steps": point.setting.steps,
+        "topk": point.setting.topk,
+        "draft_tokens": point.setting.draft_tokens,
+        "baseline_tok_s": point.plain.output_tok_s,
+        "spec_tok_s": point.speculative.output_tok_s,
+        "baseline_tpot": point.plain.tpot,
+        "spec_tpot": point.speculative.tpot,
+        "speedup": point.speedup.value,
+        "speedup_low": point.speedup.low,
+        "speedup_high": point.speedup.high,
+        "identical": point.identical,
+        "compared": point.compared,
+    }
+
+
+def _figures(point: Point) -> dict[str, float]:
+    predicted = {} if point.predicted_accept_length is None else {"predicted_accept_length": point.predicted_accept_length}
+    by_server = {
+        f"{server}.{name}": value
+        for server, figures in (("plain", point.plain), ("spec", point.speculative))
+        for name, value in {
+            "requests_s": figures.requests_s,
+            "ttft_p50": figures.ttft.p50,
+            "ttft_p99": figures.ttft.p99,
+            "end_to_end_p50": figures.end_to_end.p50,
+            "end_to_end_p99": figures.end_to_end.p99,
+        }.items()
+    }
+    return {
+        **headlines(point),
+        "verify_rounds": point.acceptance.verify_rounds,
+        "right_drafts": point.acceptance.right_drafts,
+        **predicted,
+        "timing_low": point.timing.low,
+        "timing_high": point.timing.high,
+        "noise_low": point.noise.low,
+        "noise_high": point.noise.high,
+        **by_server,
+    }
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -132,6 +154,6 @@ def _table(rows: Sequence[Row]) -> str:
     names = list(Row.model_fields)
     writer.writerow(names)
     for row in rows:
-        values = row.model_dump(mode="json")
+        values = {**row.model_dump(mode="json"), "setting": row.setting.name}
         writer.writerow([json.dumps(v) if isinstance(v := values[name], list) else v for name in names])
     return stream.getvalue()

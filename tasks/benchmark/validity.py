@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tasks.benchmark.evidence import Evidence, answers, check_of
 from tasks.benchmark.results import Row, ServerName
@@ -31,16 +31,16 @@ def every_request_answered(evidence: Evidence) -> Check:
 def warmed_up(evidence: Evidence) -> Check:
     """Each server answered at the measured concurrency before its first measured request."""
     cold: list[str] = []
-    seen: dict[tuple[ServerName, int], int] = defaultdict(int)
+    seen: dict[tuple[ServerName, str], int] = defaultdict(int)
     for row in evidence.rows:
         if row.phase == "warm-up":
-            seen[row.server, row.steps] += row.error is None
-        elif row.phase != "first-token" and seen[row.server, row.steps] < evidence.config.concurrency:
-            cold.append(f"{row.server}, {row.steps} steps")
+            seen[row.server, row.setting.name] += row.error is None
+        elif seen[row.server, row.setting.name] < evidence.concurrency:
+            cold.append(f"{row.server}, {row.setting}")
     return check_of(
         "warmed up",
         not cold,
-        told=f"{len(cold)} measured requests before a warm-up at concurrency {evidence.config.concurrency}",
+        told=f"{len(cold)} measured requests before a warm-up at concurrency {evidence.concurrency}",
         do=f"warm up {sorted(set(cold))}",
         numbers={"cold_requests": len(cold), "warm_up_requests": sum(seen.values())},
     )
@@ -49,7 +49,7 @@ def warmed_up(evidence: Evidence) -> Check:
 def equal_outputs(evidence: Evidence) -> Check:
     """Times of a pair compare only where both answers have the same number of tokens."""
     unequal = [
-        {"prompt": plain.prompt, "steps": plain.steps, "plain": plain.completion_tokens, "speculative": spec.completion_tokens}
+        {"prompt": plain.prompt, "setting": plain.setting.name, "plain": plain.completion_tokens, "speculative": spec.completion_tokens}
         for plain, spec in answers(evidence.rows)
         if plain.completion_tokens != spec.completion_tokens
     ]
@@ -78,8 +78,8 @@ def enough_tokens(evidence: Evidence) -> Check:
 def acceptance_possible(evidence: Evidence) -> Check:
     """K drafts a round cannot be more than K right ones: above it the counts are not what they are taken for."""
     speculative = [row for row in evidence.measured if row.server == "speculative"]
-    above = [row for row in speculative if row.right_drafts > row.steps * row.verify_rounds]
-    share = max((row.right_drafts / max(1, row.steps * row.verify_rounds) for row in speculative), default=0.0)
+    above = [row for row in speculative if row.right_drafts > row.setting.steps * row.verify_rounds]
+    share = max((row.right_drafts / max(1, row.setting.steps * row.verify_rounds) for row in speculative), default=0.0)
     return check_of(
         "acceptance at most steps + 1",
         not above,
@@ -92,13 +92,25 @@ def acceptance_possible(evidence: Evidence) -> Check:
 def same_cache_hits(evidence: Evidence) -> Check:
     """Alone, a request finds an empty cache after the flush; requests of one group may share a prefix, equally on both servers."""
     shares = {name: _cached_share(row for row in evidence.measured if row.server == name) for name in ("plain", "speculative")}
-    flushed = evidence.config.concurrency > 1 or max(shares.values()) == 0
+    flushed = evidence.concurrency > 1 or max(shares.values()) == 0
     return check_of(
         "cache flushed, equal hits",
         flushed and abs(shares["plain"] - shares["speculative"]) <= _CACHE_TOLERANCE,
         told=f"prompt tokens from the prefix cache: {shares['plain']:.1%} on the plain, {shares['speculative']:.1%} on the other server",
         do="one server was spared work: see whether its cache is flushed",
         numbers={f"{name}_hit_share": share for name, share in shares.items()},
+    )
+
+
+def within_the_batch_limit(concurrency: int, limits: Mapping[ServerName, int | None]) -> Check:
+    """Requests above a server's limit wait for others; above its graphs' they run without graphs. Neither is the asked for concurrency."""
+    least = min((limit for limit in limits.values() if limit is not None), default=None)
+    return check_of(
+        "within the batch limit",
+        least is None or concurrency <= least,
+        told=f"{concurrency} requests at once, of at most {least or 'an unknown number'} that both servers decode at full speed",
+        do="raise deploy.max_running_requests (it sizes the graphs too), or lower benchmark.concurrency and benchmark.concurrencies",
+        numbers={"concurrency": concurrency, **{f"{name}_limit": limit for name, limit in limits.items()}},
     )
 
 

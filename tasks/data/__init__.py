@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.config import DataConfig
 from tasks.device import Placement
@@ -11,6 +12,9 @@ from tasks.products import DataProduct, TargetProduct
 from tasks.report import Report
 from tasks.store import Store
 from tasks.wiring.answering import AnswerEngine, Tap
+
+if TYPE_CHECKING:
+    from tasks.data.workload import Prompt as WorkloadPrompt
 
 
 def make_data(
@@ -34,6 +38,18 @@ def make_data(
     from tasks.data.make import make
 
     return make(config, seed=seed, target=target, open_engine=open_engine, placement=placement, tap=tap, store=store, report=report)
+
+
+def read_workload(files: Sequence[Path], *, target: TargetProduct, count: int, longest: int) -> list[WorkloadPrompt]:
+    """At most `count` prompts of a benchmark's files with their category, the categories in turn, by the target's chat template.
+
+    A line is `{"prompt", "category"}`, `{"messages", "category"}`, or one of MT-Bench (`turns`: the first), GSM8K
+    (`question`, `answer`) or HumanEval (`task_id`, `prompt`, `entry_point`); without a category the file's name is one.
+    Prompts of more than `longest` tokens are left out. Raises BadInput: a file or line that cannot be used; no prompt left.
+    """
+    from tasks.data.workload import read
+
+    return read(files, target=target, count=count, longest=longest)
 
 
 def read_prompts(file: Path, *, target: TargetProduct, count: int, longest: int) -> list[list[int]]:

@@ -14,6 +14,7 @@ from tasks.report import Report
 from tasks.verdict import Check
 
 if TYPE_CHECKING:
+    from tasks.deploy.attached import AttachedServer
     from tasks.deploy.server import Server
 
 
@@ -44,6 +45,13 @@ def start_server(
     from tasks.deploy.server import Server
 
     return Server.start(config, target=target, drafter=drafter, steps=steps, log=log, report=report, keep=keep, probes=probes)
+
+
+def attach_server(url: str, *, request_seconds: float) -> AttachedServer:
+    """A server that runs already, not started by us: it is asked, and never ended. Raises BadInput when there is none at `url`."""
+    from tasks.deploy.attached import AttachedServer
+
+    return AttachedServer(url, request_seconds)
 
 
 def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, ask_sglang: bool) -> list[Check]:

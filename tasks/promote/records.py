@@ -25,6 +25,12 @@ class Release(_Record):
     target_sha256: str
     deploy: DeployConfig
     steps: int | None = Field(description="The chosen draft length; null where none was measured.")
+    by_concurrency: dict[int, dict[str, int]] = Field(
+        default={}, description="The fastest setting (steps, topk, draft_tokens) at each measured number of requests at once."
+    )
+    stops_paying: int | None = Field(
+        default=None, description="The least measured concurrency at which speculation is not shown to be faster; null = none."
+    )
 
 
 class Promotion(_Record):

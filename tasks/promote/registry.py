@@ -63,6 +63,8 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
         target_sha256=tags[_TAG + "target_sha256"],
         deploy=DeployConfig.model_validate_json(tags[_TAG + "deploy"]),
         steps=json.loads(tags[_TAG + "steps"]),
+        by_concurrency=json.loads(tags.get(_TAG + "by_concurrency", "{}")),
+        stops_paying=json.loads(tags.get(_TAG + "stops_paying", "null")),
     )
     return release, promotion
 
@@ -138,6 +140,8 @@ def _tags(release: Release, verdict: Verdict, files_sha256: str, previous: str |
         "target_sha256": release.target_sha256,
         "deploy": release.deploy.model_dump_json(),
         "steps": json.dumps(release.steps),
+        "by_concurrency": json.dumps(release.by_concurrency),
+        "stops_paying": json.dumps(release.stops_paying),
         "previous_champion": previous or "",
     }
     return {_TAG + name: str(value) for name, value in values.items()}

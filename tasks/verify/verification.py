@@ -66,7 +66,8 @@ def verify(
         checks.append(parity.judge(reproduced, config.max_logit_difference))
         checks.append(features.check(probes, lambda boundaries: static.what_to_set(boundaries, opened.architecture, target.facts)))
 
-    texts = _texts(target, facts.boundaries, prompts, held_out, max_new_tokens, max([*steps, *(length for length, _, _ in trees)], default=0), report)
+    overrun = max([*steps, *(length for length, _, _ in trees)], default=0)
+    texts = _texts(target, facts.boundaries, prompts, held_out, max_new_tokens, overrun, report)
     rows = held_out if len(held_out) else [_as_held_out(i, text) for i, text in enumerate(texts)]
     trained = len(trainer_steps) if trainer_steps else record.draft.ttt_steps if record and record.draft else _STEPS
     # Where parity holds, no logit is further from the trainer's than this: the two can disagree at nearer ties alone.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tasks.benchmark import Prediction
+from tasks.benchmark import Prediction, Setting
 from tasks.verdict import MachineTrouble
 
 VOCABULARY = 50
@@ -37,6 +37,8 @@ class Answer:
     verify_rounds: int = 0
     right_drafts: int = 0
     histogram: tuple[int, ...] = ()
+    first_seconds: float = 0.0
+    first_tokens: int = 1
 
     @property
     def completion_tokens(self) -> int:
@@ -78,12 +80,14 @@ class Machine:
     running: list[int | None] = field(default_factory=list)
     most_running: int = 0
     server_class: type[Server] | None = None
+    batch: int | None = 64
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
     @contextmanager
-    def start(self, steps: int | None) -> Iterator[Server]:
+    def start(self, setting: Setting | None) -> Iterator[Server]:
+        steps = setting.steps if setting else None
         self.started.append(steps)
         self.running.append(steps)
         self.most_running = max(self.most_running, len(self.running))
@@ -92,8 +96,10 @@ class Machine:
         finally:
             self.running.remove(steps)
 
-    def seconds(self, prompt: int, steps_of_work: float) -> float:
-        return (0.001 * prompt + 0.05 * steps_of_work) * self.random.lognormvariate(0, self.noise)
+    def seconds(self, prompt: int, steps_of_work: float) -> tuple[float, float]:
+        """To the first token, and to the last."""
+        disturbed = self.random.lognormvariate(0, self.noise)
+        return 0.001 * prompt * disturbed, (0.001 * prompt + 0.05 * steps_of_work) * disturbed
 
 
 class Server:
@@ -103,17 +109,20 @@ class Server:
         self.machine, self.steps, self.cached = machine, steps, set[tuple[int, ...]]()
         self.requests = 0
 
-    def generate(self, input_ids: Sequence[int], max_new_tokens: int) -> Answer:
+    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Answer:
         self.requests += 1
         tokens, rounds = decode(input_ids, max_new_tokens, self.steps, self.machine.skill)
         cost = 1 + self.machine.overhead + self.machine.slope * self.steps if self.steps else 1
         cached = len(input_ids) - 1 if tuple(input_ids) in self.cached else 0
         self.cached.add(tuple(input_ids))
+        work = cost * (len(rounds) if self.steps else len(tokens) - 1)
+        first, whole = self.machine.seconds(len(input_ids) - cached, work)
         return Answer(
             tokens=tokens,
             prompt_tokens=len(input_ids),
             cached_tokens=cached,
-            seconds=self.machine.seconds(len(input_ids) - cached, cost * (len(rounds) if self.steps else len(tokens) - 1)),
+            seconds=whole,
+            first_seconds=first,
             verify_rounds=len(rounds),
             right_drafts=sum(rounds),
             histogram=tuple(rounds.count(right) for right in range((self.steps or 0) + 1)) if rounds else (),
@@ -121,6 +130,9 @@ class Server:
 
     def flush_cache(self) -> None:
         self.cached.clear()
+
+    def largest_batch(self) -> int | None:
+        return self.machine.batch
 
     def check_alive(self) -> None:
         if self.steps not in self.machine.running:

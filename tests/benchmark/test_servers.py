@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tasks.benchmark.servers import Servers
+from tasks.benchmark.setting import Setting
 from tasks.verdict import MachineTrouble
 from tests.benchmark.decoder import Machine, Server
 
@@ -24,12 +25,13 @@ class SlowMachine(Machine):
         self.fails: set[int | None] = set()
 
     @contextmanager
-    def start(self, steps: int | None) -> Iterator[Server]:
+    def start(self, setting: Setting | None) -> Iterator[Server]:
+        steps = setting.steps if setting else None
         self.starting.add(steps)
         assert self.let_through.wait(10)
         if steps in self.fails:
             raise MachineTrouble(f"no memory for {steps}")
-        with super().start(steps) as server:
+        with super().start(setting) as server:
             yield server
 
 
@@ -44,10 +46,10 @@ def test_the_first_two_start_at_the_same_time() -> None:
     machine = SlowMachine()
     threading.Thread(target=lambda: soon(lambda: machine.starting == {None, 2}) and machine.let_through.set()).start()
     with Servers(machine.start) as servers:
-        pair = servers.pair(2)
+        pair = servers.pair(Setting(steps=2))
         assert sorted(machine.running, key=str) == [2, None]
-        assert servers.pair(2) is pair
-        assert servers.pair(3) is not pair
+        assert servers.pair(Setting(steps=2)) is pair
+        assert servers.pair(Setting(steps=3)) is not pair
         assert sorted(machine.running, key=str) == [3, None]
     assert machine.running == []
     assert machine.most_running == 2
@@ -59,7 +61,7 @@ def test_a_start_that_fails_ends_the_other_server(fails: set[int | None]) -> Non
     machine.fails = fails
     machine.let_through.set()
     with pytest.raises(MachineTrouble, match="no memory"), Servers(machine.start) as servers:
-        servers.pair(2)
+        servers.pair(Setting(steps=2))
     assert machine.running == []
 
 
@@ -68,7 +70,7 @@ def test_an_interruption_waits_for_no_start_and_leaves_no_server() -> None:
 
     def interrupted() -> None:
         with Servers(machine.start) as servers:
-            threading.Thread(target=servers.pair, args=(2,), daemon=True).start()
+            threading.Thread(target=servers.pair, args=(Setting(steps=2),), daemon=True).start()
             assert soon(lambda: machine.starting == {None, 2})
             raise KeyboardInterrupt
 
