@@ -143,7 +143,7 @@ class Server:
     def probe(self, input_ids: Sequence[int], max_new_tokens: int, name: str) -> Generation:
         """As `generate`, recorded under `name` by a server that was started with `probes`. Raises MachineTrouble."""
         with self._trouble("a probe"):
-            return self._client.generate(input_ids, max_new_tokens, request_id=name)
+            return self._client.generate(input_ids, max_new_tokens, ignore_eos=True, request_id=name)
 
     def info(self) -> dict[str, Any]:
         """Resolved arguments and live state, as the server reports them."""

@@ -29,7 +29,7 @@ METRICS = [
     "bench.speedup_high",
 ]
 TAGS = ["verdict", "kind", "stage", "commit", "flow_run_id", "target_sha256", "verify_device"]
-STAGES = ["target", "data", "capture", "train", "export", "verify", "benchmark", "promote"]
+STAGES = ["target", "data", "capture", "train", "export", "verify", "deploy", "benchmark", "promote"]
 
 
 def environment(home: Path) -> dict[str, str]:
