@@ -101,7 +101,8 @@ def _wait(name: str, child: subprocess.Popen[bytes], health: str, log: Path) -> 
     raise MachineTrouble(f"{name} did not answer at {health} within {_START_SECONDS} s; see {log}")
 
 
-def _prefect(arguments: list[str], environment: dict[str, str]) -> None:
+def _prefect(arguments: list[str], environment: dict[str, str], *, unless: str | None = None) -> None:
+    """Raises MachineTrouble with Prefect's words, `unless` they hold this."""
     done = subprocess.run(
         [str(_BIN / "prefect"), "--no-prompt", *arguments],
         cwd=_PROJECT,
@@ -111,7 +112,7 @@ def _prefect(arguments: list[str], environment: dict[str, str]) -> None:
         text=True,
         timeout=300,
     )
-    if done.returncode:
+    if done.returncode and (unless is None or unless not in done.stdout + done.stderr):
         raise MachineTrouble(f"prefect {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
 
 
@@ -144,7 +145,7 @@ def up(
     )
     _prefect(["work-pool", "create", _POOL, "--type", "process", "--overwrite"], environment)
     # One run at a time has the machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them.
-    _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment)
+    _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment, unless="already exists")
     _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:

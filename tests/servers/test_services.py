@@ -15,6 +15,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.e2e.test_train_verify_deploy import ours
+from tests.tiny import prompts_jsonl
 
 pytestmark = pytest.mark.servers
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,8 @@ def test_a_second_up_starts_nothing_twice(up: dict[str, Any]) -> None:
 
 
 def test_a_deployment_runs_as_typed_from_any_folder(up: dict[str, Any], fitted_draft: Path, fitted_target: Path, tmp_path: Path) -> None:
-    parameters = json.dumps({"checkpoint": str(fitted_draft), "target": str(fitted_target)})
+    prompts = prompts_jsonl(tmp_path / "prompts.jsonl")
+    parameters = json.dumps({"checkpoint": str(fitted_draft), "target": str(fitted_target), "prompts": str(prompts)})
     command = [str(PREFECT), "deployment", "run", "verify-drafter/default", "-p", f"parameters={parameters}", "--watch"]
     done = subprocess.run(command, cwd=tmp_path, env=up["environment"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
