@@ -120,6 +120,27 @@ def gc(yes: Annotated[bool, typer.Option("--yes", help="Remove what no run that 
 
 
 @app.command()
+def benchmark(
+    config: ConfigFile,
+    drafter: Annotated[
+        Path | None, typer.Option("--drafter", metavar="FOLDER", help="An EAGLE-3 drafter; else the champion of the config's target.")
+    ] = None,
+    plain: Annotated[
+        str | None, typer.Option("--plain", metavar="URL", help="A server without speculation that runs already, with --speculative.")
+    ] = None,
+    speculative: Annotated[
+        str | None, typer.Option("--speculative", metavar="URL", help="A server with the drafter that runs already; it is never ended.")
+    ] = None,
+    overrides: Set = None,
+    json: Json = None,
+) -> int:
+    """Is it faster? Plain against speculative, for a drafter that exists or two servers that run: the flow benchmark-drafter."""
+    from flows.bench import benchmark_here
+
+    return benchmark_here(config, overrides or [], drafter, plain, speculative, json)
+
+
+@app.command()
 def doctor(config: ConfigFile, overrides: Set = None) -> int:
     """Check all that can be checked without starting anything: every stage's interpreter, device, disk, ports."""
     from flows.examine import examine_here

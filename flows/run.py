@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from flows.estimate import SHARES
 from flows.outcome import RunReport, StageName, write_json
 from flows.prefect_api import prefect_api
 from flows.progress import last_report, watch, watcher
@@ -34,7 +35,7 @@ def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], jso
         write_json(json, RunReport.of_fault(error))
         raise
     write_json(json, report)
-    _tell(report)
+    tell(report)
     return report.exit_status
 
 
@@ -45,16 +46,24 @@ def _check_stages(names: Sequence[str]) -> None:
 
 
 def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str]) -> RunReport:
-    with prefect_api() as api:
-        # The server starts while these are imported, which takes as long.
+    def prepared() -> Callable[[], Any]:
         from flows.train_verify_deploy import Parameters, train_verify_deploy
 
         stages = cast(list[StageName], list(refresh))
         parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=stages)
+        return lambda: train_verify_deploy(parameters, return_state=True)
+
+    return run_flow(prepared, tuple(SHARES))
+
+
+def run_flow(prepare: Callable[[], Callable[[], Any]], stages: Sequence[str]) -> RunReport:
+    """Run a flow in this process, with an API of its own where there is none. `prepare` imports it and gives what starts it."""
+    with prefect_api() as api:
+        start = prepare()  # the server starts meanwhile, which takes as long
         api.wait()
-        with watch() as display:
+        with watch(stages) as display:
             watcher.set(display)
-            state: Any = train_verify_deploy(parameters, return_state=True)
+            state = start()
     report = last_report.get()
     if report is None:
         state.result()  # raises what ended the flow: a fault of ours
@@ -62,7 +71,8 @@ def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str]) -> Run
     return report
 
 
-def _tell(report: RunReport) -> None:
+def tell(report: RunReport) -> None:
+    """The table of figures, why it is no PASS, and where the rest is."""
     from rich.console import Console
 
     console = Console()

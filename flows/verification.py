@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.wiring.answering import AnswerEngine
 
 # Written for this file and in the genre of the demo's data, so that no drafter has been trained on them.
-_BUILTIN = Path(__file__).resolve().parent / "prompts.jsonl"
+BUILTIN_PROMPTS = Path(__file__).resolve().parent / "prompts.jsonl"
 # So many tokens give the accuracy to about four points, in half a minute on two cores for a 135M target.
 _PROMPTS, _ANSWER_TOKENS = 16, 48
 _LONGEST_PROMPT = 1024  # tokens; a round over a longer one costs seconds on a CPU
@@ -74,7 +74,7 @@ def verify_checkpoint(asked: Asked, report: Report) -> Verified:
     if not asked.checkpoint.is_dir():
         raise BadInput(str(asked.checkpoint), found="no folder", expected="the folder of an EAGLE-3 drafter", do="Name the checkpoint.")
     product = prepare_target(asked.target_config, store=Store(), report=report)
-    prompts = read_prompts(asked.prompts or _BUILTIN, target=product, count=_PROMPTS, longest=_LONGEST_PROMPT)
+    prompts = read_prompts(asked.prompts or BUILTIN_PROMPTS, target=product, count=_PROMPTS, longest=_LONGEST_PROMPT)
     target = open_target(product, device=asked.device, dtype="float32")
     found = verify_drafter(
         VerifyConfig(device=asked.device),

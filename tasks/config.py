@@ -236,7 +236,7 @@ def _interpreter(value: str | None, folder: Path) -> str | None:
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
-    """Resolve local paths against the config's folder. Raises BadInput for a prompts file that is not there."""
+    """Resolve local paths against the config's folder. Raises BadInput for a file of prompts that is not there."""
 
     def absolute(value: str) -> str:
         return value if value.startswith(SCHEMES) else str((folder / Path(value).expanduser()).resolve())
@@ -244,11 +244,14 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
     prompts, source = absolute(config.data.prompts), absolute(config.target.source)
     if prompts != _BUILTIN_PROMPTS and not Path(prompts).is_file():
         raise BadInput("data.prompts", found=f"no file {prompts}", expected=f"a JSONL file, or {_BUILTIN_PROMPTS}", do="Mend the path.")
+    workloads = [absolute(file) for file in config.benchmark.workloads]
+    for missing in (file for file in workloads if not Path(file).is_file()):
+        raise BadInput("benchmark.workloads", found=f"no file {missing}", expected="JSONL files", do="Mend the path.")
     return config.model_copy(
         update={
             "data": config.data.model_copy(update={"prompts": prompts}),
             "target": config.target.model_copy(update={"source": source}),
-            "benchmark": config.benchmark.model_copy(update={"workloads": [absolute(file) for file in config.benchmark.workloads]}),
+            "benchmark": config.benchmark.model_copy(update={"workloads": workloads}),
             "deploy": config.deploy.model_copy(update={"python": _interpreter(config.deploy.python, folder)}),
         }
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.statistics import ratio_of_sums, wilson
+from tasks.statistics import ratio_of_repeats, ratio_of_sums, wilson
 
 
 def test_wilson_known_value() -> None:
@@ -36,3 +36,23 @@ def test_few_units_still_cover_the_truth() -> None:
     rng = np.random.default_rng(1)
     times = rng.lognormal(0, 0.05, (200, 2, 10))
     assert sum(1.0 in ratio_of_sums(one, other, seed=seed, draws=1000) for seed, (one, other) in enumerate(times)) >= 183
+
+
+@pytest.mark.parametrize(("paired", "repeats"), [(True, (3, 3)), (False, (2, 1)), (False, (1, 1))])
+def test_repeats_of_fixed_units_cover_the_truth(paired: bool, repeats: tuple[int, int]) -> None:
+    """Units may differ as they like: only what varies between repeats widens the interval."""
+    rng = np.random.default_rng(2)
+    held, widths = 0, []
+    for _ in range(300):
+        sizes = rng.lognormal(0, 0.3, 14)
+        tops, bottoms = (rng.lognormal(np.log(sizes), 0.06, (count, 14)).T.tolist() for count in repeats)
+        found = ratio_of_repeats(tops, bottoms, paired=paired)
+        held += 1.0 in found
+        widths.append(found.high - found.low)
+    assert 0.92 <= held / 300 <= 0.98
+    assert max(widths) < 0.25
+
+
+def test_repeats_refuse_what_was_not_repeated() -> None:
+    with pytest.raises(ValueError, match="none of them repeated"):
+        ratio_of_repeats([[1.0], [2.0]], [[1.0], [2.0]])

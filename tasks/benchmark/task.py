@@ -29,6 +29,7 @@ def benchmark(
     categories: Sequence[str] | None,
     predicted: Mapping[Setting, Prediction],
     starter: Callable[[StageRun], Start],
+    choice: CachedChoice | None = None,
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     seed: int,
@@ -36,7 +37,8 @@ def benchmark(
 ) -> Benchmark:
     """Plain against speculative. The choice of the setting is kept by content; plain and best are always measured again.
 
-    `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found.
+    `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found. Servers that
+    run already leave none: it is given as `choice`.
     Raises ProofFailed when the measurement is invalid, or what is served is not what was predicted.
     """
     key = store.key(
@@ -57,7 +59,7 @@ def benchmark(
         start=starter(run),
         dtype=dtype,
         served_tolerance=served_tolerance,
-        choice=_choice(store, key),
+        choice=choice or _choice(store, key),
         seed=seed,
         report=run,
     )

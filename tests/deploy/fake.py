@@ -36,6 +36,13 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, content, status=200):
         body = json.dumps(content).encode()
         self.send_response(status); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
+    def events(self, content):
+        self.send_response(200); self.send_header("Content-Type", "text/event-stream"); self.end_headers()
+        for n in range(1, len(content["output_ids"]) + 1):
+            part = dict(content, output_ids=content["output_ids"][:n])
+            if mode == "breaks" and n == 2: part = {"error": {"message": "out of memory"}}
+            self.wfile.write(("data: " + json.dumps(part) + "\\n\\n").encode()); self.wfile.flush(); time.sleep(0.02)
+        self.wfile.write(b"data: [DONE]\\n\\n"); self.close_connection = True
     def do_GET(self): self.answer(resolved)
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
@@ -47,7 +54,8 @@ class Handler(BaseHTTPRequestHandler):
         if flags.get("speculative_num_steps") and mode != "silent":
             meta.update(spec_verify_ct=n - 1, spec_num_correct_drafts=0)
             meta.update(spec_num_proposed_drafts=n - 1, spec_correct_drafts_histogram=[n - 1, 0])
-        self.answer({"output_ids": [5] * n, "meta_info": meta})
+        answer = {"output_ids": [5] * n, "meta_info": meta}
+        self.events(answer) if body.get("stream") else self.answer(answer)
 ThreadingHTTPServer((flags["host"], flags["port"]), Handler).serve_forever()
 """
 

@@ -43,6 +43,7 @@ CASES = {
     "a missing section": ({}, [], "missing key 'target'"),
     "a value of the wrong type": ({**GOOD, "train": {"epochs": "many"}}, [], "train.epochs"),
     "a missing prompt file": ({**GOOD, "data": {"prompts": "nowhere.jsonl"}}, [], "data.prompts: found no file"),
+    "a missing workload": ({**GOOD, "benchmark": {"workloads": ["nowhere.jsonl"]}}, [], "benchmark.workloads: found no file"),
     "an override without a value": (GOOD, ["--set", "train.epochs"], "--set train.epochs: found no '='"),
     "an override of an unknown key": (GOOD, ["--set", "train.epoch=2"], "unknown key 'train.epoch'"),
     "an unknown stage": (GOOD, ["--refresh", "training"], "--refresh: found training; expected target, data"),

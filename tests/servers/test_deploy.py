@@ -77,6 +77,39 @@ def test_speculation_changes_no_token_and_is_counted(pair: tuple[Server, Server]
     assert rounds > 0 and 1 <= 1 + right / rounds <= STEPS + 1
 
 
+def test_two_running_servers_are_benchmarked(pair: tuple[Server, Server]) -> None:
+    """As `draftproof benchmark --plain --speculative` does: streamed, flushed, and left running."""
+    from flows.benchmarking import Attached
+    from tasks.benchmark import benchmark_drafter, render
+    from tasks.config import Config
+    from tasks.deploy import attach_server
+
+    benchmark = {"prompts": 6, "output_tokens": 24, "concurrencies": [2], "min_output_tokens": 64}
+    config = Config.model_validate({"target": {"source": "/", "name": "tiny"}, "benchmark": benchmark})
+    servers = Attached(*(attach_server(server.url, request_seconds=60) for server in pair))
+    assert servers.setting.steps == STEPS and servers.dtype == "float32"
+    found = benchmark_drafter(
+        config.benchmark,
+        prompts=[list(range(6 + i, 26 + i)) for i in range(6)],
+        predicted={},
+        start=servers.start,
+        dtype=servers.dtype,
+        served_tolerance=0.05,
+        choice=servers.choice(config),
+        seed=0,
+        report=Silent(),
+    )
+    _tell(render(found))
+    assert found.failures == 0
+    verdicts = {check.name: check.verdict for check in found.checks if check.name not in ("quiet machine", "concurrency 2")}
+    assert set(verdicts.values()) == {Outcome.PASS}, found.checks
+    for point in found.points:
+        assert point.identical == point.compared
+        assert 0 < point.plain.ttft.p50 < point.plain.end_to_end.p50
+        assert sum(point.acceptance.histogram) == point.acceptance.verify_rounds
+    assert all(row.first_tokens == 1 for row in found.rows if row.server == "plain" and row.phase == "final")
+
+
 def test_prefixes_are_reused_until_the_cache_is_flushed(pair: tuple[Server, Server]) -> None:
     for server in pair:
         prompt = list(range(40, 80))
