@@ -51,7 +51,8 @@ class Setting(BaseModel):
 def settings_to_try(config: BenchmarkConfig, deploy: DeployConfig) -> list[Setting]:
     """Every possible combination of steps, topk and draft tokens; a chain verifies all that it drafted."""
     found = set()
-    for steps, topk, tokens in product(config.steps, config.topk or [deploy.topk], config.draft_tokens or [deploy.draft_tokens]):
+    sizes = config.draft_tokens or ([deploy.draft_tokens] if deploy.draft_tokens else [])
+    for steps, topk, tokens in product(config.steps, config.topk or [deploy.topk], sizes or [0]):
         wanted = tokens if topk > 1 and tokens else steps + 1
         if steps < wanted <= 1 + topk + (steps - 1) * topk**2:
             found.add(Setting(steps=steps, topk=topk, draft_tokens=wanted))
