@@ -42,6 +42,8 @@ def release(folder: Path, model: str, steps: int | None = 3) -> Release:
         target_sha256="ab" * 32,
         deploy=DeployConfig(context_length=512),
         steps=steps,
+        by_concurrency={1: {"steps": 3, "topk": 1, "draft_tokens": 4}, 8: {"steps": 1, "topk": 1, "draft_tokens": 2}},
+        stops_paying=8,
     )
 
 
