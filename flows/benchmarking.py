@@ -176,6 +176,8 @@ class Bench:
             )
         finally:
             self.checks += contract
+            if servers is not None:
+                servers.close()
 
     def _attached(self) -> Attached:
         assert self._asked.plain is not None and self._asked.speculative is not None
@@ -217,6 +219,11 @@ class Attached:
     def choice(self, config: Config) -> CachedChoice:
         """They are as they are: there is nothing to choose."""
         return CachedChoice(settings=dict.fromkeys([config.benchmark.concurrency, *config.benchmark.concurrencies], self.setting))
+
+    def close(self) -> None:
+        """The connections; the servers stay."""
+        self._plain.close()
+        self._speculative.close()
 
     @contextmanager
     def start(self, setting: Setting | None) -> Iterator[AttachedServer]:

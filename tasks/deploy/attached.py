@@ -55,11 +55,14 @@ class AttachedServer:
             if not self._client.is_up():
                 raise MachineTrouble(f"{self.url}: the server does not answer any more")
 
+    def close(self) -> None:
+        self._client.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._client.close()
+        self.close()
 
     @contextmanager
     def _trouble(self, what: str) -> Iterator[None]:

@@ -99,6 +99,7 @@ def test_two_running_servers_are_benchmarked(pair: tuple[Server, Server]) -> Non
         seed=0,
         report=Silent(),
     )
+    servers.close()
     _tell(render(found))
     assert found.failures == 0
     verdicts = {check.name: check.verdict for check in found.checks if check.name not in ("quiet machine", "concurrency 2")}
