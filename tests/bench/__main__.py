@@ -32,7 +32,7 @@ def main(
         if part not in _PARTS:
             raise BadInput("PARTS", found=part, expected=" ".join(_PARTS), do='Write for example: make bench PARTS="faults".')
     benched = Benched.champion(model)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 180)
     for part in parts or _PARTS:
         began = time.monotonic()
         table, figures = _PARTS[part](benched)
