@@ -191,6 +191,7 @@ from pathlib import Path
 from tasks.config import DeployConfig
 from tasks.deploy import start_server
 from tasks.report import Silent
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in its background
 folder = Path(sys.argv[1])
 config = DeployConfig.model_validate({"device": "cpu", "python": sys.argv[2]})
 keep = sys.argv[3] == "keep"
