@@ -12,7 +12,7 @@ from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
 from flows.session import Session
 from flows.workload import Workload, longest_prompt, predictions, read_files, trees_of
-from tasks.benchmark import Benchmark, CachedChoice, settings_to_try
+from tasks.benchmark import Benchmark, CachedChoice, Setting, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.capture import open_tap
 from tasks.capture.task import capture
@@ -29,12 +29,14 @@ from tasks.target import open_reference, open_target
 from tasks.target.task import target
 from tasks.train.task import train
 from tasks.verdict import Check, Verdict
-from tasks.verify import Verification, verify_served
+from tasks.verify import Verification, replay_served, verify_served
+from tasks.verify.served import Served
 from tasks.verify.task import verify
 from tasks.wiring.probes import read_probes
 
 if TYPE_CHECKING:
     from tasks.benchmark import Start
+    from tasks.benchmark.results import Row
     from tasks.stage import StageRun
     from tasks.target.model import Target
     from tasks.target.reference import Reference
@@ -91,6 +93,14 @@ class Chain:
     def _made(self, stage: str, checks: Sequence[Check]) -> None:
         """Kept under the name of the stage that made them; the run's verdict names the stage of the worst."""
         self.checks += [check.model_copy(update={"stage": stage}) for check in checks]
+
+    @property
+    def _device(self) -> str:
+        return place(self.config.verify.device, "float32").device
+
+    def _opened(self, prepared: TargetProduct) -> Target:
+        """The target as the proof computes it."""
+        return open_target(prepared, device=self._device, dtype="float32", trust_remote_code=self.config.target.trust_remote_code)
 
     def release(self) -> Release | None:
         """What can be registered; None before a drafter was exported."""
@@ -159,7 +169,6 @@ class Chain:
         exported: DrafterProduct,
         prompts: list[list[int]],
     ) -> Verification:
-        device = place(self.config.verify.device, "float32").device
         settings = settings_to_try(self.config.benchmark, self.config.deploy)
         return verify(
             self._session,
@@ -168,28 +177,21 @@ class Chain:
             train=trained,
             features_sha256=captured.sha256,
             held_out=HeldOutRows(answered, captured),
-            open_target=lambda: open_target(
-                prepared, device=device, dtype="float32", trust_remote_code=self.config.target.trust_remote_code
-            ),
-            device=device,
+            open_target=lambda: self._opened(prepared),
+            device=self._device,
             prompts=prompts,
             max_new_tokens=self.config.benchmark.output_tokens,
             steps=sorted({setting.steps for setting in settings}),
-            topk=1,
-            draft_tokens=None,
             trees=trees_of(settings),
             store=self._store,
         )
 
     def _probe(self, prepared: TargetProduct, exported: DrafterProduct) -> list[Check]:
         """The golden probes, sent to a real server: link 3. Two draft steps at least, since one is blind to some faults."""
-        placement = place(self.config.verify.device, "float32")
-        trust = self.config.target.trust_remote_code
+        bound = self.config.verify.max_logit_difference * _ROUNDING[self.config.deploy.dtype]
 
         def judge(run: StageRun, recorded: Sequence[tuple[list[int], Path]]) -> list[Check]:
-            opened = open_target(prepared, device=placement.device, dtype="float32", trust_remote_code=trust)
-            bound = self.config.verify.max_logit_difference * _ROUNDING[self.config.deploy.dtype]
-            return verify_served(exported.folder, opened, recorded, bound=bound, device=placement.device, report=run)
+            return verify_served(exported.folder, self._opened(prepared), recorded, bound=bound, device=self._device, report=run)
 
         return deploy(
             self._session,
@@ -208,6 +210,19 @@ class Chain:
         def servers(run: StageRun) -> Start:
             return starter(settings, target=prepared.folder, drafter=exported.folder, logs=self._logs, run=run, contract=self.checks)
 
+        def replay(setting: Setting, rows: Sequence[Row]) -> Check:
+            answers = [Served(workload.prompts[row.prompt], row.tokens, row.verify_rounds, row.right_drafts) for row in rows]
+            return replay_served(
+                exported.folder,
+                self._opened(prepared),
+                answers,
+                steps=setting.steps,
+                topk=setting.topk,
+                draft_tokens=setting.draft_tokens,
+                tolerance=self.config.promote.served_tolerance,
+                device=self._device,
+            )
+
         return benchmark(
             self._session,
             config=self.config.benchmark,
@@ -225,4 +240,5 @@ class Chain:
             served_tolerance=self.config.promote.served_tolerance,
             seed=self.config.seed,
             store=self._store,
+            replay=replay,
         )

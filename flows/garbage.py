@@ -6,7 +6,7 @@ import fcntl
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tasks.store import home
+from tasks.verdict import BadInput
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,11 +44,16 @@ def collect_here(*, yes: bool) -> int:
     client = connect()
     with usable(tracking_uri()):
         found = entries(client)
+        active = _active(client) if yes else None
     garbage = [entry for entry in found if entry.kept_for is None]
     Console().print(_table(found))
     total = sum(entry.size for entry in garbage)
     if not garbage:
         print("nothing to remove")
+    elif active:
+        raise BadInput(
+            "draftproof gc --yes", found=f"run {active} still running", expected="no running run", do="Wait for it: it may use any product."
+        )
     elif not yes:
         print(f"{len(garbage)} folders ({total / 1e9:.2f} GB) are needed by no run that MLflow still has: draftproof gc --yes removes them")
     else:
@@ -61,6 +67,15 @@ def entries(client: MlflowClient) -> list[Entry]:
     """Every product, unfinished one and run folder. Deleting a run in MLflow is how a user says that it is not kept."""
     products, runs, oldest = _needed(client)
     return [*_products(products, oldest), *_run_folders(runs)]
+
+
+def _active(client: MlflowClient) -> str | None:
+    """A run that is running: what it has read and not yet put on record would look like nobody's."""
+    from tasks.ledger import owner
+
+    experiments = [e.experiment_id for e in client.search_experiments(filter_string="name LIKE 'draftproof/%'")]
+    found = client.search_runs(experiments, "attributes.status = 'RUNNING'") if experiments else []
+    return next((run.info.run_name for run in found if not owner.is_dead(run.data.tags)), None)
 
 
 def _products(needed: dict[Path, str], oldest: float) -> Iterator[Entry]:
@@ -82,6 +97,7 @@ def _run_folders(runs: set[str]) -> Iterator[Entry]:
 
 def _needed(client: MlflowClient) -> tuple[dict[Path, str], set[str], float]:
     """Product folder to the run that refers to it; the ids of all runs; when the oldest of them began."""
+    from tasks.deploy.kept import kept_servers
     from tasks.promote import served_files
 
     products: dict[Path, str] = {}
@@ -99,6 +115,8 @@ def _needed(client: MlflowClient) -> tuple[dict[Path, str], set[str], float]:
         if not token:
             break
     products |= {home() / "cache" / "release" / sha256: "a registered version" for sha256 in served_files(client)}
+    for server in kept_servers():
+        products |= dict.fromkeys(_product_folders([server.target, *([server.drafter] if server.drafter else [])]), f"server {server.url}")
     return products, runs, oldest
 
 
@@ -108,9 +126,13 @@ def _referred(client: MlflowClient, run_id: str) -> Iterator[Path]:
         return
     with TemporaryDirectory() as folder:
         named = json.loads(Path(client.download_artifacts(run_id, "products.json", folder)).read_text(encoding="utf-8"))
+    yield from _product_folders(Path(product["path"]) for product in named.values())
+
+
+def _product_folders(paths: Iterable[Path]) -> Iterator[Path]:
+    """The products that these paths lie in; what is not ours is left out."""
     cache = home() / "cache"
-    for product in named.values():
-        path = Path(product["path"])
+    for path in paths:
         if path.is_relative_to(cache):
             yield cache.joinpath(*path.relative_to(cache).parts[:2])
 

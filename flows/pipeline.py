@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Collection
@@ -18,6 +19,7 @@ from flows.story import describe
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
+from tasks.ledger.regression import regressions
 from tasks.promote.task import promotion
 from tasks.store import Store, home
 from tasks.verdict import DraftproofError, ProofFailed, Verdict
@@ -51,10 +53,7 @@ def _conclude(chain: Chain, session: Session, ledger: Ledger) -> RunReport:
     """The chain's verdict, or what stopped it; a drafter that exists is registered either way."""
     verdict: Verdict | None
     try:
-        verdict = chain.prove()
-        outcome = RunReport.of_verdict(verdict)
-    except ProofFailed as error:
-        verdict = error.verdict.model_copy(update={"checks": [*chain.checks, *error.verdict.checks]})
+        verdict = against_earlier(_proved(chain), chain, session, ledger)
         outcome = RunReport.of_verdict(verdict)
     except DraftproofError as error:
         verdict = None
@@ -68,6 +67,28 @@ def _conclude(chain: Chain, session: Session, ledger: Ledger) -> RunReport:
             "metrics": session.headlines,
         }
     )
+
+
+def _proved(chain: Chain) -> Verdict:
+    """A broken link is a verdict too. Raises BadInput and MachineTrouble."""
+    try:
+        return chain.prove()
+    except ProofFailed as error:
+        return error.verdict.model_copy(update={"checks": [*chain.checks, *error.verdict.checks]})
+
+
+def against_earlier(verdict: Verdict, chain: Chain, session: Session, ledger: Ledger) -> Verdict:
+    """The verdict, with an alarm where this run's figures fell below those of earlier runs; a broken link keeps its own name."""
+    with ledger.usable():
+        earlier = read_history(ledger.client)
+    checks = regressions(
+        session.headlines,
+        earlier,
+        target_sha256=chain.target.sha256 if chain.target else "",
+        host=socket.gethostname(),
+        tolerance=chain.config.promote.regression_tolerance,
+    )
+    return verdict.also(checks)
 
 
 def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport, verdict: Verdict | None) -> RunReport:

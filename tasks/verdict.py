@@ -6,7 +6,7 @@ nothing was proved or disproved by them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Self
 
@@ -85,6 +85,14 @@ class Verdict(BaseModel):
             hypothesis=hypothesis,
             checks=made,
         )
+
+    def also(self, checks: Sequence[Check]) -> Self:
+        """With more checks; it says something else only if one of them is worse than what it was drawn from."""
+        if not checks:
+            return self
+        made = [*self.checks, *checks]
+        drawn = self.of(self.stage, made, passed=self.message)
+        return self.model_copy(update={"checks": made}) if drawn.verdict is self.verdict else drawn
 
 
 class DraftproofError(Exception):

@@ -35,6 +35,17 @@ def test_the_worst_check_names_its_stage() -> None:
     assert Verdict.of("promote", [check(Outcome.PASS)], passed="").stage == "promote"
 
 
+def test_more_checks_change_the_verdict_only_for_the_worse() -> None:
+    broken = Verdict.of("verify", [check(Outcome.FAIL, "rope")], passed="", hypothesis="theta 10000")
+    assert broken.also([]) is broken
+    more = broken.also([check(Outcome.FAIL, "tensors")])
+    assert (more.kind, more.hypothesis, more.stage, len(more.checks)) == ("rope", "theta 10000", "verify", 2)
+    passed = Verdict.of("promote", [check(Outcome.PASS)], passed="all well")
+    assert passed.also([check(Outcome.PASS)]).message == "all well"
+    alarm = passed.also([check(Outcome.WARN, "rope").model_copy(update={"stage": "benchmark"})])
+    assert (alarm.verdict, alarm.kind, alarm.stage, alarm.message) == (Outcome.WARN, "rope", "benchmark", "rope happened")
+
+
 def test_nothing_compared_proves_nothing() -> None:
     with pytest.raises(ValueError, match="at least one check"):
         Verdict.of("verify", [], passed="all well")

@@ -98,7 +98,8 @@ def served_as_predicted(evidence: Evidence) -> Check:
             "answers_equal_by_count": equal,
             "answers": len(evidence.served),
         },
-        otherwise=Outcome.FAIL,
+        # In lower precision the texts themselves part; there the replay along the served tokens decides.
+        otherwise=Outcome.FAIL if evidence.dtype == "float32" else Outcome.WARN,
         kind=Kind.RUNTIME_INTERACTION if not steady else Kind.LAUNCH_FLAGS if difference > 0 else Kind.LAYER_BOUNDARIES,
     )
 

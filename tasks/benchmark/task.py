@@ -14,9 +14,12 @@ from tasks.benchmark.results import Point, Row
 from tasks.config import BenchmarkConfig
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
-from tasks.verdict import ProofFailed, Verdict
+from tasks.verdict import Check, ProofFailed, Verdict
 
 _FILE = "choice.json"
+
+Replay = Callable[[Setting, Sequence[Row]], Check]
+"""What the standalone drafter accepts along the tokens of these speculative answers, against what the server counted."""
 
 
 @stage_task("benchmark", retries=1)
@@ -34,6 +37,7 @@ def benchmark(
     served_tolerance: float,
     seed: int,
     store: Store,
+    replay: Replay | None = None,
 ) -> Benchmark:
     """Plain against speculative. The choice of the setting is kept by content; plain and best are always measured again.
 
@@ -63,6 +67,8 @@ def benchmark(
         seed=seed,
         report=run,
     )
+    if replay is not None and dtype != "float32":
+        found = found.model_copy(update={"checks": [*found.checks, replay(found.setting, _last_answers(found))]})
     _keep_choice(store, key, found)
     record(run, found)
     verdict = Verdict.of("benchmark", found.checks, passed="the measurement is valid, and what is served is what was predicted")
@@ -70,6 +76,15 @@ def benchmark(
     if verdict.verdict.exit_status:
         raise ProofFailed(verdict)
     return found
+
+
+def _last_answers(found: Benchmark) -> list[Row]:
+    """Of the chosen setting, the speculative server's answer to each prompt in the first of the final repeats."""
+    return [
+        row
+        for row in found.rows
+        if row.phase == "final" and row.server == "speculative" and row.setting == found.setting and row.repeat == 0 and not row.error
+    ]
 
 
 def _choice(store: Store, key: str) -> CachedChoice | None:

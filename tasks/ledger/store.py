@@ -81,3 +81,14 @@ def usable(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise MachineTrouble(f"MLflow store {uri}: {reason}. Is it reachable, writable, and not held by another process?") from error
+
+
+def page_of(run_id: str) -> str | None:
+    """Address of a run's page; None where no MLflow server shows it. Raises MachineTrouble."""
+    uri = tracking_uri()
+    if not uri.startswith("http"):
+        return None
+    client = connect()
+    with usable(uri):
+        experiment = client.get_run(run_id).info.experiment_id
+    return f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"

@@ -33,6 +33,7 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
         _ensure_model(client, release)
         previous = _by_alias(client, release.model, "champion")
         source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
+        _attach_figures(client, run_id, source)
         tags = _tags(release, verdict, files_sha256, previous.version if previous else None)
         with _named_in_environment(client.tracking_uri):
             version = client.create_model_version(
@@ -193,6 +194,15 @@ def _upload(client: MlflowClient, experiment: str, run_id: str, release: Release
         client.log_model_artifact(model.model_id, str(release.drafter / name), folder)
     client.finalize_logged_model(model.model_id, "READY")
     return f"models:/{model.model_id}"
+
+
+def _attach_figures(client: MlflowClient, run_id: str, source: str) -> None:
+    """The run's figures, on the LoggedModel too: there they are compared from drafter to drafter."""
+    from mlflow.entities import Metric
+
+    now, model_id = int(time.time() * 1000), source.removeprefix("models:/")
+    figures = client.get_run(run_id).data.metrics
+    client.log_batch(run_id, metrics=[Metric(name, value, now, 0, model_id=model_id) for name, value in figures.items()])
 
 
 def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> Path:

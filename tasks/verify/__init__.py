@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from tasks.products import StepCounts
     from tasks.report import Report
     from tasks.verdict import Check
+    from tasks.verify.served import Served
     from tasks.wiring.target import TargetForward
 
-__all__ = ["HeldOut", "Verification", "render", "verify_drafter", "verify_served"]
+__all__ = ["HeldOut", "Verification", "render", "replay_served", "verify_drafter", "verify_served"]
 
 
 def verify_drafter(
@@ -29,8 +30,6 @@ def verify_drafter(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
-    topk: int = 1,
-    draft_tokens: int | None = None,
     trees: Sequence[tuple[int, int, int]] = (),
     report: Report,
 ) -> Verification:
@@ -45,9 +44,7 @@ def verify_drafter(
         prompts: token ids to decode from; empty = no acceptance is predicted.
         max_new_tokens: an answer ends here at the latest.
         steps: draft lengths to simulate.
-        topk: branches per draft step: 1 = chains, more = trees.
-        draft_tokens: tokens verified per round of a tree; None = steps + 1. Draft lengths that cannot fill it are left out.
-        trees: further trees to simulate, as (steps, topk, draft_tokens).
+        trees: trees to simulate beside the chains, as (steps, topk, draft_tokens).
 
     Raises BadInput: `device: cuda` without one; a folder that holds no readable EAGLE-3 checkpoint.
     """
@@ -63,8 +60,6 @@ def verify_drafter(
         prompts=prompts,
         max_new_tokens=max_new_tokens,
         steps=steps,
-        topk=topk,
-        draft_tokens=draft_tokens,
         trees=trees,
         report=report,
     )
@@ -84,6 +79,26 @@ def verify_served(
     from tasks.verify.served import check_served
 
     return check_served(checkpoint, target, recorded, bound=bound, device=device, report=report)
+
+
+def replay_served(
+    checkpoint: Path,
+    target: TargetForward,
+    served: Sequence[Served],
+    *,
+    steps: int,
+    topk: int = 1,
+    draft_tokens: int | None = None,
+    tolerance: float,
+    device: str,
+) -> Check:
+    """Link 4 in lower precision: the acceptance that the standalone drafter has along the tokens that a server really gave.
+
+    FAIL where the two differ by more than the share `tolerance`.
+    """
+    from tasks.verify.served import replay
+
+    return replay(checkpoint, target, served, steps=steps, topk=topk, draft_tokens=draft_tokens, tolerance=tolerance, device=device)
 
 
 def render(found: Verification) -> str:

@@ -53,6 +53,24 @@ def greedy_text(
     return Text(tokens, prefix, end, torch.cat(kept)[: len(tokens) - 1], float(torch.cat(gaps)[:end].min()))
 
 
+@torch.inference_mode()
+def given_text(target: TargetForward, prompt: list[int], answer: list[int], boundaries: Sequence[int], *, overrun: int) -> Text:
+    """A text as a server decoded it, whatever this target would have said, with the features along it.
+
+    Past its end it runs on greedily for `overrun` tokens. In lower precision a served text leaves the float32 one at the
+    first near-tie; along its own tokens the rounds still compare.
+    """
+    target.start()
+    logits, features = target.extend(torch.tensor(prompt + answer), boundaries, last_logits=len(answer) + 1)
+    kept, output, gap = [features], list(answer), float(_gaps(logits[:-1]).min())
+    for _ in range(overrun):
+        output.append(int(logits[-1].argmax()))
+        logits, features = target.extend(torch.tensor(output[-1:]), boundaries, last_logits=1)
+        kept.append(features)
+    tokens = prompt + output
+    return Text(tokens, len(prompt), len(answer), torch.cat(kept)[: len(tokens) - 1], gap)
+
+
 def guesses(prompts: Iterable[list[int]], known: Sequence[list[int]]) -> list[list[int]]:
     """For each prompt what follows it in a known conversation; empty where none begins with it."""
     return [next((tokens[len(prompt) :] for tokens in known if tokens[: len(prompt)] == prompt), []) for prompt in prompts]

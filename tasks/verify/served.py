@@ -18,11 +18,13 @@ from safetensors.torch import load_file
 
 from tasks.report import Report
 from tasks.verdict import BadInput, Check, Outcome
-from tasks.verify import static
+from tasks.verify import static, tree
+from tasks.verify.acceptance import predict, predict_tree
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.diagnosis import diagnose, explain
 from tasks.verify.drafter import Drafter, load_drafter
 from tasks.verify.features import Features
+from tasks.verify.greedy import given_text
 from tasks.verify.hypotheses import name_boundaries
 from tasks.verify.memory import Cache
 from tasks.wiring.kinds import Kind
@@ -32,6 +34,16 @@ from tasks.wiring.target import TargetForward
 MARGIN = 1e-3
 """By so much the cosine of a feature and its own boundary has to exceed that of the next best."""
 _NAMES = {"input_ids_T", "positions_T", "fed_TH", "logits_LV"}
+
+
+@dataclass(frozen=True)
+class Served:
+    """One greedy request to a speculative server: its tokens and its counts."""
+
+    prompt: list[int]
+    answer: list[int]
+    verify_rounds: int
+    right_drafts: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,39 @@ def check_served(
             found = _explained(drafter, target, declared, prompt, passes, found, bound, report)
         checks += [check.model_copy(update={"name": f"{check.name}, probe {number}"}) for check in found]
     return checks
+
+
+def replay(
+    checkpoint: Path,
+    target: TargetForward,
+    served: Sequence[Served],
+    *,
+    steps: int,
+    topk: int,
+    draft_tokens: int | None,
+    tolerance: float,
+    device: str,
+) -> Check:
+    """See `tasks.verify.replay_served`."""
+    opened = read_checkpoint(checkpoint)
+    boundaries = static.examine(opened, static.read_record(opened), target.facts, longest=0).boundaries
+    assert boundaries is not None, "a drafter that was served has boundaries"
+    drafter = load_drafter(opened, target.embedding(), device)
+    texts = [given_text(target, one.prompt, one.answer, boundaries, overrun=steps) for one in served]
+    if topk == 1:
+        expected = next(iter(predict(drafter, texts, [steps])), None)
+    else:
+        expected = predict_tree(drafter, texts, tree.Shape(steps, topk, draft_tokens or steps + 1))
+    rounds, right = sum(one.verify_rounds for one in served), sum(one.right_drafts for one in served)
+    if expected is None or not rounds:
+        return _check("served as replayed", Outcome.INVALID, "no verify round to replay", {}, Kind.INVALID_MEASUREMENT)
+    counted, replayed = 1 + right / rounds, expected.accept_length.value
+    numbers: dict[str, object] = {"served": counted, "replayed": replayed, "verify_rounds": rounds, "right_drafts": right}
+    told = f"along the served tokens: served acceptance {counted:.3f}, replayed {replayed:.3f} ({counted / replayed - 1:+.1%})"
+    if abs(counted / replayed - 1) <= tolerance:
+        return _check("served as replayed", Outcome.PASS, told, numbers)
+    message = f"{told}, {tolerance:.0%} at most: the drafter is not served as it was trained. Probe the live server."
+    return _check("served as replayed", Outcome.FAIL, message, numbers, Kind.LAYER_BOUNDARIES)
 
 
 def _explained(

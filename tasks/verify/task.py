@@ -31,8 +31,6 @@ def verify(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
-    topk: int,
-    draft_tokens: int | None,
     trees: Sequence[tuple[int, int, int]] = (),
     store: Store,
 ) -> Verification:
@@ -52,7 +50,7 @@ def verify(
             "prompts": [list(prompt) for prompt in prompts],
             "max_new_tokens": max_new_tokens,
             "steps": list(steps),
-            "trees": [topk, draft_tokens, *map(list, trees)],
+            "trees": [list(each) for each in trees],
             "code": code_digest("verify", "wiring", "target", "statistics.py", "verdict.py"),
             "versions": versions("torch", "safetensors", "numpy", "scipy", "transformers"),
         },
@@ -69,8 +67,6 @@ def verify(
             prompts=prompts,
             max_new_tokens=max_new_tokens,
             steps=steps,
-            topk=topk,
-            draft_tokens=draft_tokens,
             trees=trees,
             report=run,
         )

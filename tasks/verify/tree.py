@@ -12,7 +12,6 @@ drafted before (eagle_worker_v2.py: the cache locations of a slot are fixed for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -157,10 +156,3 @@ def walk(chosen: list[int], tokens: list[int], parents: list[int], future: list[
             break
         node, depth = child, depth + 1
     return depth
-
-
-def shapes(steps: int, topk: int, draft_tokens: int | None) -> Iterator[Shape]:
-    """The tree of `steps` draft steps, if its proposals can fill `draft_tokens` (null = steps + 1)."""
-    wanted = draft_tokens or steps + 1
-    if wanted <= 1 + topk + (steps - 1) * topk * topk:
-        yield Shape(steps, topk, wanted)

@@ -39,8 +39,6 @@ def verify(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     steps: Sequence[int],
-    topk: int,
-    draft_tokens: int | None,
     trees: Sequence[tuple[int, int, int]],
     report: Report,
 ) -> Verification:
@@ -75,7 +73,7 @@ def verify(
     if trainer_steps and held_out:
         checks.append(accuracy.judge(measured, trainer_steps))
     shapes = [tree.Shape(*each) for each in trees]
-    predictions = [*_predictions(drafter, texts, steps, topk, draft_tokens), *_of_trees(drafter, texts, shapes)]
+    predictions = [*(acceptance.predict(drafter, texts, steps) if texts and steps else []), *_of_trees(drafter, texts, shapes)]
 
     found = _diagnose(drafter, features, probes, rows, checks, config, report)
     if found is not None:
@@ -128,14 +126,6 @@ def _texts(
         texts.append(greedy_text(target, prompt, boundaries, max_new_tokens=max_new_tokens, overrun=overrun, guess=guess))
         report.progress(len(texts), len(prompts), "prompts decoded")
     return texts
-
-
-def _predictions(drafter: Drafter, texts: Sequence[Text], steps: Sequence[int], topk: int, draft_tokens: int | None) -> list[Prediction]:
-    if not texts or not steps:
-        return []
-    if topk == 1:
-        return acceptance.predict(drafter, texts, steps)
-    return _of_trees(drafter, texts, [shape for length in sorted(set(steps)) for shape in tree.shapes(length, topk, draft_tokens)])
 
 
 def _of_trees(drafter: Drafter, texts: Sequence[Text], shapes: Sequence[tree.Shape]) -> list[Prediction]:

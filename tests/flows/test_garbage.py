@@ -11,6 +11,7 @@ import pytest
 from flows.garbage import collect_here, entries
 from tasks.ledger import open_ledger
 from tasks.store import locked
+from tasks.verdict import BadInput
 
 
 def product(home: Path, stage: str, key: str) -> Path:
@@ -51,3 +52,39 @@ def test_what_is_being_made_stays(own_home: Path) -> None:
     with locked(own_home / "cache" / "train" / "held.lock"):
         needed = {entry.path: entry.kept_for for entry in entries(client)}
     assert needed == {fresh: "unfinished", old: None, held: "unfinished"}
+
+
+def test_while_a_run_runs_nothing_is_removed(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may have found a product in the cache that it has not put on record yet."""
+    nobodys = product(own_home, "train", "nobodys")
+    with open_ledger("tiny").run("still at it"):
+        assert collect_here(yes=False) == 0
+        with pytest.raises(BadInput, match="still at it"):
+            collect_here(yes=True)
+    assert nobodys.exists()
+    assert collect_here(yes=True) == 0 and not nobodys.exists()
+
+
+def test_what_a_kept_server_serves_stays(own_home: Path) -> None:
+    from tasks.deploy.records import ServerRecord
+    from tasks.processes import Process
+
+    target, other = product(own_home, "target", "served"), product(own_home, "target", "other")
+    here = Process.of(os.getpid())
+    assert here is not None
+    ServerRecord(
+        id="one",
+        url="http://127.0.0.1:1",
+        port=1,
+        log=own_home / "log",
+        scratch=own_home / "scratch",
+        target=target,
+        drafter=None,
+        steps=None,
+        owner=here,
+        supervisor=here,
+        processes=[],
+        kept=True,
+    ).save()
+    needed = {entry.path: entry.kept_for for entry in entries(open_ledger("tiny").client)}
+    assert needed == {target: "server http://127.0.0.1:1", other: None}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tasks.ledger import Ledger, open_ledger
 from tasks.promote import Promotion, Release, find_release, promote, rollback
 from tasks.verdict import BadInput, Check, Outcome, Verdict
 
+PROJECT = Path(__file__).resolve().parents[2]
 WEIGHTS = bytes(range(256)) * 40
 
 
@@ -70,6 +73,19 @@ def test_champion_comes_back_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
     assert found.model_copy(update={"drafter": made.drafter}) == made
     files = {str(p.relative_to(found.drafter)): p.read_bytes() for p in found.drafter.rglob("*") if p.is_file()}
     assert files == {"config.json": b"{}", "sub/note.txt": b"in a folder", "model.safetensors": WEIGHTS}
+
+
+def test_the_figures_of_each_run_are_on_the_model(ledger: Ledger, tmp_path: Path) -> None:
+    made = release(drafter(tmp_path / "d"), "figures-eagle3")
+    for speedup in (1.2, 1.3):  # the second run uploads nothing
+        with ledger.run("pipeline") as run:
+            run.log({"bench.speedup": speedup})
+            version = promote(
+                ledger.client, experiment=ledger.experiment, run_id=run.id, release=made, verdict=verdict(Outcome.PASS)
+            ).version
+    source = ledger.client.get_model_version("figures-eagle3", version).source
+    metrics = ledger.client.get_logged_model(source.removeprefix("models:/")).metrics
+    assert [(metric.key, metric.value) for metric in metrics] == [("bench.speedup", 1.2), ("bench.speedup", 1.3)]
 
 
 def test_a_failure_leaves_the_champion_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
@@ -147,3 +163,28 @@ def test_nothing_to_roll_back_to(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="deleted"):
         rollback(ledger.client, "gone-eagle3", by="x", why="")
     assert aliased(ledger, "gone-eagle3", "champion") == "2"
+
+
+RACE = """
+import sys
+from pathlib import Path
+from tasks.ledger import open_ledger
+from tests.promote.test_registry import Outcome, drafter, promoted, release
+ledger = open_ledger("tiny")
+for i in range(3):
+    folder = Path(sys.argv[1]) / str(i)
+    promoted(ledger, release(drafter(folder, str(folder).encode()), "raced-eagle3"), Outcome.PASS)
+"""
+
+
+def test_promotions_of_two_processes_wait_for_each_other(ledger: Ledger, tmp_path: Path) -> None:
+    """Each version names the one before it: none was registered while another was between reading and setting the alias."""
+    several = [
+        subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path / name)], cwd=PROJECT, stderr=subprocess.PIPE, text=True)
+        for name in ("one", "other")
+    ]
+    errors = [process.communicate(timeout=180)[1] for process in several]
+    assert [process.returncode for process in several] == [0, 0], errors
+    versions = {int(v.version): v.tags for v in ledger.client.search_model_versions("name = 'raced-eagle3'")}
+    assert [versions[n]["draftproof.previous_champion"] for n in range(1, 7)] == ["", "1", "2", "3", "4", "5"]
+    assert aliased(ledger, "raced-eagle3", "champion") == "6"

@@ -1,7 +1,8 @@
-"""Link 4 for trees: the rounds of a real server, request by request, are the simulated ones."""
+"""Link 4 on real servers: the rounds of trees, request by request, are the simulated ones; in lower precision along the served tokens."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from tasks.config import DeployConfig
 from tasks.deploy import start_server
 from tasks.report import Silent
+from tasks.verdict import Outcome
+from tasks.verify import replay_served
 from tasks.verify.acceptance import predict_tree
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import load_drafter
 from tasks.verify.greedy import greedy_text
+from tasks.verify.served import Served
 from tasks.verify.tree import Shape
 from tests.verify.drafters import BOUNDARIES
 from tests.verify.fitted import PROMPT, conversations
@@ -48,3 +52,19 @@ def test_predicted_rounds_of_a_tree_are_the_served_ones(
     differing = [i for i, (a, b) in enumerate(zip(served, expected, strict=True)) if a != b]
     assert len(differing) <= predicted.near_ties, (served, expected)
     assert 0 < predicted.right_drafts < predicted.verify_rounds * shape.steps, "right sometimes and wrong sometimes, or nothing is shown"
+
+
+def test_in_lower_precision_the_served_tokens_are_replayed(
+    fitted_draft: Path, fitted_target: Path, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    config = DeployConfig.model_validate(
+        {"device": "cpu", "dtype": "bfloat16", "context_length": 128, "max_total_tokens": 1024, "max_running_requests": 2}
+    )
+    prompts = [row[: PROMPT + i % 5] for i, row in enumerate(conversations(fitted_target)[-12:])]
+    with start_server(config, target=fitted_target, drafter=fitted_draft, steps=3, log=tmp_path / "log", report=Silent()) as server:
+        answers = [server.generate(prompt, TOKENS) for prompt in prompts]
+    served = [Served(p, a.tokens, a.verify_rounds, a.right_drafts) for p, a in zip(prompts, answers, strict=True)]
+    check = replay_served(fitted_draft, plain_target, served, steps=3, tolerance=0.05, device="cpu")
+    assert check.verdict is Outcome.PASS, check
+    worse = [replace(one, right_drafts=one.right_drafts // 2) for one in served]
+    assert replay_served(fitted_draft, plain_target, worse, steps=3, tolerance=0.05, device="cpu").verdict is Outcome.FAIL

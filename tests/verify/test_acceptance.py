@@ -12,7 +12,7 @@ from tasks.verify import tree
 from tasks.verify.acceptance import play, predict, right_drafts
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import Drafter, load_drafter
-from tasks.verify.greedy import greedy_text, guesses
+from tasks.verify.greedy import given_text, greedy_text, guesses
 from tasks.verify.memory import Cache
 from tests.verify.drafters import BOUNDARIES, DRAFT_VOCAB, HIDDEN, VOCAB, config, tensors, write
 from tests.verify.targets import Facts, PlainTarget
@@ -188,3 +188,14 @@ def literal_tree(drafter: Drafter, target: Counter, tokens: list[int], committed
     chosen = {path for path, _ in sorted(everything, key=lambda e: -float(e[1]))[: shape.draft_tokens - 1]}
     future = tuple(tokens[committed + 1 : committed + 1 + shape.steps])
     return max((n for n in range(1, shape.steps + 1) if future[:n] in chosen), default=0)
+
+
+def test_a_text_of_somebody_else_is_followed_as_it_is(tiny_target: Path) -> None:
+    target, prompt = PlainTarget(tiny_target), [7, 8, 9, 10]
+    own = greedy_text(target, prompt, BOUNDARIES, max_new_tokens=12, overrun=3)
+    same = given_text(target, prompt, own.tokens[4 : 4 + own.output_tokens], BOUNDARIES, overrun=3)
+    assert (same.tokens, same.output_tokens) == (own.tokens, own.output_tokens)
+    torch.testing.assert_close(same.features_SnH, own.features_SnH, atol=1e-4, rtol=1e-4)
+    other = given_text(target, prompt, [3, 4, 5], BOUNDARIES, overrun=2)
+    assert other.tokens[:7] == [7, 8, 9, 10, 3, 4, 5] and len(other.tokens) == 9 and other.output_tokens == 3
+    assert len(other.features_SnH) == len(other.tokens) - 1
