@@ -51,27 +51,12 @@ def verify(
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL conversations to measure on; else built-in ones.")
     ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option("--server", metavar="URL", help="A server that should be serving this drafter: is it? It is asked, never ended."),
-    ] = None,
-    plain: Annotated[
-        str | None,
-        typer.Option("--plain", metavar="URL", help="With --server: one of the same target without speculation, to compare texts with."),
-    ] = None,
     json: Json = None,
 ) -> int:
-    """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have; with --server, that it is what is served."""
-    if server is None:
-        if plain is not None:
-            raise BadInput("--plain", found="no --server", expected="both, or neither", do="Name the speculative server too.")
-        from flows.verify import verify_here
+    """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have."""
+    from flows.verify import verify_here
 
-        return verify_here(checkpoint, target, prompts, json)
-    from flows.found_server import Found, verify_server_here
-    from flows.verification import Asked
-
-    return verify_server_here(Found(Asked(checkpoint.resolve(), target, prompts), server, plain), json)
+    return verify_here(checkpoint, target, prompts, json)
 
 
 @app.command()
