@@ -22,19 +22,6 @@ class Interval(BaseModel):
         return self.low <= number <= self.high
 
 
-def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a share. Raises ValueError unless 0 <= successes <= trials, trials > 0."""
-    from scipy.stats import norm
-
-    if not 0 <= successes <= trials or trials == 0:
-        raise ValueError(f"{successes} successes in {trials} trials is no share")
-    z = float(norm.ppf((1 + level) / 2))
-    share, spread = successes / trials, z * z / trials
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
-    return Interval(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half), level=level)
-
-
 def ratio_of_sums(
     numerators: Sequence[float], denominators: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = 2000
 ) -> Interval:

@@ -3,18 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.statistics import ratio_of_repeats, ratio_of_sums, wilson
-
-
-def test_wilson_known_value() -> None:
-    interval = wilson(8, 10)  # Wilson 1927: 0.4902 to 0.9433
-    assert (round(interval.low, 4), round(interval.high, 4)) == (0.4902, 0.9433)
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (3, 2), (-1, 2)])
-def test_wilson_refuses_what_is_no_share(successes: int, trials: int) -> None:
-    with pytest.raises(ValueError, match="no share"):
-        wilson(successes, trials)
+from tasks.statistics import ratio_of_repeats, ratio_of_sums
 
 
 def test_ratio_covers_the_truth_as_often_as_it_says() -> None:

@@ -93,7 +93,11 @@ def _as_check(found: Diagnosis) -> Check:
             f"{best.score:.3f} nats each, p = {best.p_value:.2g}). {best.do} Give more prompts, or the trainer's logits, to be sure."
         )
         return Check(name="diagnosis", verdict=Outcome.WARN, kind=best.kind, message=message, numbers=numbers)
-    message = f"none of {len(found.hypotheses)} known mis-wirings makes the target's tokens more likely than the declared wiring"
+    message = (
+        f"none of {len(found.hypotheses)} known mis-wirings makes the target's tokens more likely than the declared wiring by {_GAIN} "
+        "nats. Without golden probes or the trainer's logits no more can be known: not a mis-wiring that costs less, nor whose training "
+        "the weights are of"
+    )
     return Check(name="diagnosis", verdict=Outcome.PASS, message=message, numbers=numbers)
 
 

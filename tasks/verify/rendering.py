@@ -52,10 +52,19 @@ def _steps(found: Verification) -> str:
 
 def _predictions(found: Verification) -> str:
     rows = (
-        [str(p.steps), _number(p.accept_length), str(p.verify_rounds), str(p.right_drafts), " ".join(map(str, p.histogram))]
+        [
+            str(p.steps),
+            f"topk {p.topk}, {p.draft_tokens} tokens" if p.topk > 1 else "",
+            _number(p.accept_length),
+            str(p.verify_rounds),
+            str(p.right_drafts),
+            " ".join(map(str, p.histogram)),
+            str(p.near_ties) if p.topk > 1 else "",
+        ]
         for p in found.predictions
     )
-    return _table(["draft steps", "accept length", "verify rounds", "right drafts", "rounds with 0, 1, … right"], rows)
+    head = ["draft steps", "tree", "accept length", "verify rounds", "right drafts", "rounds with 0, 1, … right", "near-ties of trees"]
+    return _table(head, rows)
 
 
 def _hypotheses(diagnosis: Diagnosis) -> str:

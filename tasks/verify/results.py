@@ -67,6 +67,11 @@ class Prediction(_Result):
     accept_length: Interval = Field(description="1 + right drafts / verify rounds; interval over prompts.")
     per_prompt: list[PromptCounts] = Field(description="In the order of the prompts.")
 
+    @property
+    def shape(self) -> str:
+        """`steps3`, or of a tree `steps3_topk4_tokens8`: as part of a metric's name, for no two of them to share one."""
+        return f"steps{self.steps}" + (f"_topk{self.topk}_tokens{self.draft_tokens}" if self.topk > 1 else "")
+
 
 class PromptCounts(_Result):
     output_tokens: int
@@ -112,8 +117,8 @@ class Verification(_Result):
     seconds: float
 
     def prediction(self, steps: int) -> Prediction:
-        """Raises KeyError for a draft length that was not simulated."""
+        """That of the chain. Raises KeyError for a draft length that was not simulated."""
         for prediction in self.predictions:
-            if prediction.steps == steps:
+            if prediction.steps == steps and prediction.topk == 1:
                 return prediction
         raise KeyError(steps)

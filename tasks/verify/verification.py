@@ -199,7 +199,7 @@ def _conclude(
     worst = max((step.max_difference for step in reproduced), default=None) if reproduced else None
     metrics = {f"verify.accuracy_step{step.step}": step.accuracy.value for step in measured}
     metrics |= {f"verify.accuracy_full_step{step.step}": step.accuracy_full.value for step in measured}
-    metrics |= {f"verify.accept_length_steps{p.steps}": p.accept_length.value for p in predictions}
+    metrics |= {f"verify.accept_length_{p.shape}": p.accept_length.value for p in predictions}
     if worst is not None:
         metrics["verify.max_logit_diff"] = worst
     if outside is not None:

@@ -23,18 +23,6 @@ def boundaries_of_speculators(ids: Sequence[int]) -> list[int]:
     return list(ids)
 
 
-def hidden_states_index(boundary: int, num_layers: int, where: str = "boundary") -> int:
-    """Index into transformers' `hidden_states`. Raises BadInput for L: the last entry there is already normed."""
-    if not 0 <= boundary < num_layers:
-        raise BadInput(
-            where,
-            found=boundary,
-            expected=f"a boundary within 0..{num_layers - 1}",
-            do="transformers' hidden_states[-1] is normed: take the last block's output with a hook.",
-        )
-    return boundary
-
-
 def sglang_ids(boundaries: Sequence[int], family: Family, num_layers: int, where: str = "boundaries") -> list[int]:
     """What `eagle_config.eagle_aux_hidden_state_layer_ids` has to hold for SGLang to feed these boundaries, in this order.
 

@@ -53,6 +53,20 @@ def test_it_says_what_was_done(name: str, proof: tuple[str, ...], fitted_draft: 
     assert said in f"{verdict.hypothesis} {verdict.message}", verdict
 
 
+# Of a bare folder the likelihood of the target's tokens is the only judge. What is said of each there.
+_BARE: dict[str, str] = {name: _WITHOUT.get(name, said) for name, (_, _, said) in TAMPERED.items() if name != "weights of another run"}
+
+
+@pytest.mark.parametrize("name", _BARE)
+def test_a_bare_folder_says_it_too(name: str, fitted_draft: Path, plain_target: PlainTarget, tmp_path: Path) -> None:
+    tamper, kind, _ = TAMPERED[name]
+    folder = copied(fitted_draft, tmp_path / "tampered", BARE)
+    tamper(folder)
+    verdict = verify(folder, plain_target).verdict
+    assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, kind), verdict
+    assert _BARE[name] in f"{verdict.hypothesis} {verdict.message}", verdict
+
+
 @pytest.fixture(scope="module")
 def second_training(tmp_path_factory: pytest.TempPathFactory, fitted_target: Path) -> Path:
     """The same target, data and settings, trained again from another seed: a drafter as good, and another one."""
@@ -82,4 +96,6 @@ def test_without_record_and_probes_a_good_drafter_is_a_good_drafter(
     second_training: Path, plain_target: PlainTarget, tmp_path: Path
 ) -> None:
     """Nothing in such a folder says which training it came from; what can be told, that it is wired rightly, is told."""
-    assert verify(copied(second_training, tmp_path / "bare", BARE), plain_target).verdict.verdict is Outcome.PASS
+    verdict = verify(copied(second_training, tmp_path / "bare", BARE), plain_target).verdict
+    assert verdict.verdict is Outcome.PASS
+    assert "whose training the weights are of" in next(check.message for check in verdict.checks if check.name == "diagnosis")

@@ -12,7 +12,7 @@ from tasks.config import VerifyConfig
 from tasks.products import StepCounts
 from tasks.report import Silent
 from tasks.verdict import BadInput, Outcome
-from tasks.verify import Verification, verify_drafter
+from tasks.verify import Verification, render, verify_drafter
 from tests.verify.fitted import PROMPT, STEPS, conversations, held_out, retouch
 from tests.verify.targets import PlainTarget
 
@@ -47,6 +47,15 @@ def test_a_healthy_drafter_passes_with_every_number(fitted_draft: Path, plain_ta
     assert 1 < lengths[0] <= 2 and lengths == sorted(lengths)
     assert found.prediction(2).steps == 2
     assert Verification.model_validate_json(found.model_dump_json()).model_dump_json() == found.model_dump_json()
+
+
+def test_a_tree_has_figures_of_its_own_beside_the_chains(fitted_draft: Path, plain_target: PlainTarget) -> None:
+    found = verify(fitted_draft, plain_target, steps=[2], trees=[(2, 2, 4), (2, 2, 5)])
+    lengths = [p.accept_length.value for p in found.predictions]
+    names = ["steps2", "steps2_topk2_tokens4", "steps2_topk2_tokens5"]
+    assert [found.metrics[f"verify.accept_length_{name}"] for name in names] == lengths
+    assert found.prediction(2).topk == 1 and lengths[0] <= lengths[2]
+    assert "topk 2, 4 tokens" in render(found) and "topk 2, 5 tokens" in render(found)
 
 
 def test_the_trainers_own_counts_are_compared(fitted_draft: Path, plain_target: PlainTarget) -> None:

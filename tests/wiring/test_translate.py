@@ -8,7 +8,7 @@ import pytest
 
 from tasks.verdict import BadInput
 from tasks.wiring.families import FAMILIES, Family, family
-from tasks.wiring.translate import hidden_states_index, sglang_boundaries, sglang_default_boundaries, sglang_ids
+from tasks.wiring.translate import sglang_boundaries, sglang_default_boundaries, sglang_ids
 from tests.sglang_own import ask
 
 L = 8
@@ -73,9 +73,3 @@ def test_the_story() -> None:
     assert sglang_boundaries([1, 30, 58], deepseek, 61) == [2, 31, 59]
     assert sglang_ids([1, 30, 58], deepseek, 61) == [30, 58, 1]
     assert sglang_boundaries([2, 30, 58], family("llama"), 61) == [3, 31, 59]
-
-
-def test_hidden_states_of_transformers() -> None:
-    assert [hidden_states_index(k, L) for k in (0, 3, L - 1)] == [0, 3, L - 1]
-    with pytest.raises(BadInput, match="normed"):
-        hidden_states_index(L, L)
