@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,7 +12,7 @@ from tasks.verdict import BadInput, Check, Outcome
 from tasks.verify.architecture import Architecture
 from tasks.verify.checkpoint import Checkpoint, check_tensors
 from tasks.verify.hypotheses import IDS_STORED, name_boundaries
-from tasks.wiring import vocabulary
+from tasks.wiring import served_config, vocabulary
 from tasks.wiring.boundaries import default_boundaries
 from tasks.wiring.families import family
 from tasks.wiring.kinds import Kind
@@ -62,7 +64,7 @@ def examine(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetF
     ]
     if not any(check.verdict is Outcome.FAIL for check in tensors):
         checks += [_vocabulary(checkpoint, record), _dtype(checkpoint)]
-    checks.append(_context(checkpoint.architecture, longest))
+    checks += [served_config.check_window(_as_served(checkpoint)), _context(checkpoint.architecture, longest)]
     if record and record.weights is not None and not any(check.verdict is Outcome.FAIL for check in tensors):
         checks.append(_weights(checkpoint, record.weights))
     return Facts(checks, fed)
@@ -147,12 +149,20 @@ def _flags(checkpoint: Checkpoint, record: WiringRecord | None) -> Check:
         message = f"config.json is not what was trained: {text}. Set it as it was trained."
         numbers["hypothesis"] = " and ".join(f"{name} flipped" if isinstance(found, bool) else name for name, (found, _) in wrong.items())
         return Check(name="flags", verdict=Outcome.FAIL, kind=Kind.ARCHITECTURE_FLAGS, message=message, numbers=numbers)
-    if architecture.norm_before_residual:
-        # SGLang 0.5.23, llama_eagle3.py:99-101: the residual is always the un-normed hidden state.
-        message = "norm_before_residual is true, which SGLang ignores: its residual is never normed. Train without it."
-        return Check(name="flags", verdict=Outcome.FAIL, kind=Kind.ARCHITECTURE_FLAGS, message=message, numbers=numbers)
+    # Another hidden size than the target's is told by the check of the target.
+    served = served_config.check_flags(_as_served(checkpoint), architecture.hidden_size)
+    if served.verdict is Outcome.FAIL:
+        return served.model_copy(update={"name": "flags"})
     message = f"{len(fields)} fields as trained" if trained else "flags that SGLang serves; no record says what was trained"
     return Check(name="flags", verdict=Outcome.PASS, message=message, numbers=numbers)
+
+
+def _as_served(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The config with the layer's keys at the top, where SGLang's form has them and speculators' has not."""
+    config = checkpoint.config
+    if checkpoint.architecture.form != "speculators":
+        return config
+    return {**config, **config["transformer_layer_config"]}
 
 
 def _rope(architecture: Architecture, record: WiringRecord | None) -> Check:

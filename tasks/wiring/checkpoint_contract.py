@@ -44,7 +44,7 @@ def check_served_form(folder: Path, target_config: Mapping[str, Any], *, context
     target = TargetSizes.of(target_config)
     tensors = _read_tensors(folder / WEIGHTS)
     checks = [
-        keys.check_flags(config, target),
+        keys.check_flags(config, target.hidden_size),
         keys.check_boundaries_fed(config, target),
         check_tensors(config, tensors),
         keys.check_dtype(config, {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}, target),

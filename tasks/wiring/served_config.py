@@ -72,7 +72,7 @@ def num_features(config: Mapping[str, Any]) -> int:
     return int(config.get("num_aux_hidden_states") or (len(ids) if ids else _FEATURES_UNSAID))
 
 
-def check_flags(config: Mapping[str, Any], target: TargetSizes) -> Check:
+def check_flags(config: Mapping[str, Any], target_hidden_size: int) -> Check:
     """Keys that SGLang cannot serve, or ignores where they stand."""
     hidden = config.get("hidden_size")
     complaints = [
@@ -103,8 +103,8 @@ def check_flags(config: Mapping[str, Any], target: TargetSizes) -> Check:
             ),
             (flags(config)["fc_norm"] and flags(config)["norm_before_fc"], "fc_norm and norm_before_fc are both true"),
             (
-                (config.get("target_hidden_size") or hidden) != hidden or hidden != target.hidden_size,
-                f"hidden_size is {hidden} (target_hidden_size {config.get('target_hidden_size')}), the target's is {target.hidden_size}: "
+                (config.get("target_hidden_size") or hidden) != hidden or hidden != target_hidden_size,
+                f"hidden_size is {hidden} (target_hidden_size {config.get('target_hidden_size')}), the target's is {target_hidden_size}: "
                 "SGLang shares the target's embedding only between equal sizes",
             ),
         )

@@ -48,6 +48,10 @@ def ids(*values: int) -> Tamper:
     return settings(eagle_config={"eagle_aux_hidden_state_layer_ids": list(values)})
 
 
+def eagle(**more: Any) -> Tamper:
+    return settings(eagle_config={**config()["eagle_config"], **more})
+
+
 def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Tamper:
     return lambda folder: retouch(folder, change(load_file(folder / "model.safetensors")))
 
@@ -114,6 +118,8 @@ MUTANTS: list[Mutant] = [
         "norm_before_residual on", "architecture-flags", "norm_before_residual flipped", settings(norm_before_residual=True), RECORDED
     ),
     *_in_each("norm_before_fc without weights", "architecture-flags", None, settings(norm_before_fc=True, eagle_config={})),
+    *_in_each("norm_output where SGLang does not look", "architecture-flags", None, eagle(norm_output=True)),
+    *_in_each("no auxiliary hidden states", "architecture-flags", None, eagle(use_aux_hidden_state=False)),
     *_in_each("fc_norm without weights", "architecture-flags", None, settings(fc_norm=True)),
     *_in_each(
         "input_norm that no flag asks for", "architecture-flags", None, weights(lambda w: {"input_norm.weight": torch.ones(3 * HIDDEN)})

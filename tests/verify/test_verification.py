@@ -13,6 +13,7 @@ from tasks.products import StepCounts
 from tasks.report import Silent
 from tasks.verdict import BadInput, Outcome
 from tasks.verify import Verification, render, verify_drafter
+from tests.verify.drafters import speculators_model
 from tests.verify.fitted import PROMPT, STEPS, conversations, held_out, retouch
 from tests.verify.targets import PlainTarget
 
@@ -56,6 +57,17 @@ def test_a_tree_has_figures_of_its_own_beside_the_chains(fitted_draft: Path, pla
     assert [found.metrics[f"verify.accept_length_{name}"] for name in names] == lengths
     assert found.prediction(2).topk == 1 and lengths[0] <= lengths[2]
     assert "topk 2, 4 tokens" in render(found) and "topk 2, 5 tokens" in render(found)
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_flags_of_the_trainers_own_form_are_judged_by_what_can_be_served(
+    norm_before_residual: bool, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    model = speculators_model(Path(plain_target.model.name_or_path), norm_before_residual=norm_before_residual)
+    model.save_pretrained(tmp_path)
+    (flags,) = [check for check in verify(tmp_path, plain_target).verdict.checks if check.name == "flags"]
+    assert flags.verdict is (Outcome.FAIL if norm_before_residual else Outcome.PASS), flags
+    assert ("norm_before_residual is true" in flags.message) is norm_before_residual
 
 
 def test_the_trainers_own_counts_are_compared(fitted_draft: Path, plain_target: PlainTarget) -> None:
