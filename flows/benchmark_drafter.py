@@ -10,7 +10,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.bench import STAGES
+from flows.benchmark import STAGES
 from flows.benchmarking import Asked, run_benchmark
 from flows.outcome import RunReport
 from flows.progress import PlainLines, last_report, watcher

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.bench import check_asked
+from flows.benchmark import check_asked
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.servers import starter
 from flows.session import Session
 from flows.story import describe
 from flows.verification import BUILTIN_PROMPTS
-from flows.workload import Workload, longest_prompt, predictions, read_files, trees_of
+from flows.workload import Workload, longest_prompt, predictions, read_files, replayer, trees_of
 from tasks.benchmark import Benchmark, CachedChoice, Prediction, Setting, Start, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.config import Config
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tasks.deploy.attached import AttachedServer
     from tasks.products import TargetProduct
     from tasks.stage import StageRun
+    from tasks.target.model import Target
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class Bench:
             return read_files(self._config, prepared, count)
         return Workload(read_prompts(BUILTIN_PROMPTS, target=prepared, count=count, longest=longest_prompt(self._config)))
 
+    def _opened(self, prepared: TargetProduct) -> Target:
+        """The target as the proof computes it."""
+        config = self._config
+        return open_target(prepared, device=config.verify.device, dtype="float32", trust_remote_code=config.target.trust_remote_code)
+
     def _champion(self) -> Path:
         from tasks.ledger.store import connect, tracking_uri, usable
 
@@ -120,12 +126,7 @@ class Bench:
             found = verify_drafter(
                 self._config.verify,
                 checkpoint=self._drafter,
-                target=open_target(
-                    prepared,
-                    device=self._config.verify.device,
-                    dtype="float32",
-                    trust_remote_code=self._config.target.trust_remote_code,
-                ),
+                target=self._opened(prepared),
                 held_out=[],
                 trainer_logits=None,
                 trainer_steps=None,
@@ -173,6 +174,7 @@ class Bench:
                 served_tolerance=config.promote.served_tolerance,
                 seed=config.seed,
                 store=self._session.store,
+                replay=replayer(config, self._drafter, workload, lambda: self._opened(prepared)) if self._drafter else None,
             )
         finally:
             self.checks += contract

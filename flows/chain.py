@@ -11,8 +11,8 @@ from flows.early import check_against_target
 from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
 from flows.session import Session
-from flows.workload import Workload, longest_prompt, predictions, read_files, trees_of
-from tasks.benchmark import Benchmark, CachedChoice, Setting, settings_to_try
+from flows.workload import Workload, longest_prompt, predictions, read_files, replayer, trees_of
+from tasks.benchmark import Benchmark, CachedChoice, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.capture import open_tap
 from tasks.capture.task import capture
@@ -29,14 +29,12 @@ from tasks.target import open_reference, open_target
 from tasks.target.task import target
 from tasks.train.task import train
 from tasks.verdict import Check, Verdict
-from tasks.verify import Verification, replay_served, verify_served
-from tasks.verify.served import Served
+from tasks.verify import Verification, verify_served
 from tasks.verify.task import verify
 from tasks.wiring.probes import read_probes
 
 if TYPE_CHECKING:
     from tasks.benchmark import Start
-    from tasks.benchmark.results import Row
     from tasks.stage import StageRun
     from tasks.target.model import Target
     from tasks.target.reference import Reference
@@ -210,19 +208,6 @@ class Chain:
         def servers(run: StageRun) -> Start:
             return starter(settings, target=prepared.folder, drafter=exported.folder, logs=self._logs, run=run, contract=self.checks)
 
-        def replay(setting: Setting, rows: Sequence[Row]) -> Check:
-            answers = [Served(workload.prompts[row.prompt], row.tokens, row.verify_rounds, row.right_drafts) for row in rows]
-            return replay_served(
-                exported.folder,
-                self._opened(prepared),
-                answers,
-                steps=setting.steps,
-                topk=setting.topk,
-                draft_tokens=setting.draft_tokens,
-                tolerance=self.config.promote.served_tolerance,
-                device=self._device,
-            )
-
         return benchmark(
             self._session,
             config=self.config.benchmark,
@@ -240,5 +225,5 @@ class Chain:
             served_tolerance=self.config.promote.served_tolerance,
             seed=self.config.seed,
             store=self._store,
-            replay=replay,
+            replay=replayer(self.config, exported.folder, workload, lambda: self._opened(prepared)),
         )

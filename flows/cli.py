@@ -135,7 +135,7 @@ def benchmark(
     json: Json = None,
 ) -> int:
     """Is it faster? Plain against speculative, for a drafter that exists or two servers that run: the flow benchmark-drafter."""
-    from flows.bench import benchmark_here
+    from flows.benchmark import benchmark_here
 
     return benchmark_here(config, overrides or [], drafter, plain, speculative, json)
 

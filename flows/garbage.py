@@ -20,6 +20,7 @@ from tasks.verdict import BadInput
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 _UNFINISHED_DAYS = 7
 """An interrupted stage goes on from what it left; after so long nobody is coming back."""
@@ -73,9 +74,16 @@ def _active(client: MlflowClient) -> str | None:
     """A run that is running: what it has read and not yet put on record would look like nobody's."""
     from tasks.ledger import owner
 
-    experiments = [e.experiment_id for e in client.search_experiments(filter_string="name LIKE 'draftproof/%'")]
-    found = client.search_runs(experiments, "attributes.status = 'RUNNING'") if experiments else []
+    found = _runs(client, "attributes.status = 'RUNNING'")
     return next((run.info.run_name for run in found if not owner.is_dead(run.data.tags)), None)
+
+
+def _runs(client: MlflowClient, query: str = "") -> Iterator[MlflowRun]:
+    from tasks.ledger.history import experiments
+    from tasks.ledger.store import pages
+
+    for experiment in experiments(client):
+        yield from pages(client.search_runs, experiment_ids=[experiment.experiment_id], filter_string=query)
 
 
 def _products(needed: dict[Path, str], oldest: float) -> Iterator[Entry]:
@@ -103,17 +111,10 @@ def _needed(client: MlflowClient) -> tuple[dict[Path, str], set[str], float]:
     products: dict[Path, str] = {}
     runs: set[str] = set()
     oldest = time.time()
-    experiments = [e.experiment_id for e in client.search_experiments(filter_string="name LIKE 'draftproof/%'")]
-    token = None
-    while experiments:
-        page = client.search_runs(experiments, page_token=token)
-        for run in page:
-            runs.add(run.info.run_id)
-            oldest = min(oldest, run.info.start_time / 1000)
-            products |= dict.fromkeys(_referred(client, run.info.run_id), run.info.run_name)
-        token = page.token
-        if not token:
-            break
+    for run in _runs(client):
+        runs.add(run.info.run_id)
+        oldest = min(oldest, run.info.start_time / 1000)
+        products |= dict.fromkeys(_referred(client, run.info.run_id), run.info.run_name)
     products |= {home() / "cache" / "release" / sha256: "a registered version" for sha256 in served_files(client)}
     for server in kept_servers():
         products |= dict.fromkeys(_product_folders([server.target, *([server.drafter] if server.drafter else [])]), f"server {server.url}")

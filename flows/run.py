@@ -22,12 +22,21 @@ if TYPE_CHECKING:
 
 
 def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], json: Path | None) -> int:
-    """The exit status. Whatever happens, short of a signal, `json` is written."""
-    try:
+    """The exit status."""
+
+    def made() -> RunReport:
         # Before anything is started.
         load(config, list(overrides))
         _check_stages(refresh)
-        report = _flow(config.resolve(), overrides, refresh)
+        return _flow(config.resolve(), overrides, refresh)
+
+    return reported(made, json)
+
+
+def reported(make: Callable[[], RunReport], json: Path | None) -> int:
+    """The exit status of what `make` reports, told at the terminal. Whatever happens, short of a signal, `json` is written."""
+    try:
+        report = make()
     except DraftproofError as error:
         write_json(json, RunReport.of_error(error, "config"))
         raise
@@ -35,7 +44,7 @@ def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], jso
         write_json(json, RunReport.of_fault(error))
         raise
     write_json(json, report)
-    tell(report)
+    _tell(report)
     return report.exit_status
 
 
@@ -71,7 +80,7 @@ def run_flow(prepare: Callable[[], Callable[[], Any]], stages: Sequence[str]) ->
     return report
 
 
-def tell(report: RunReport) -> None:
+def _tell(report: RunReport) -> None:
     """The table of figures, why it is no PASS, and where the rest is."""
     from rich.console import Console
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.benchmark import Setting, Start
 from tasks.config import DeployConfig
-from tasks.deploy import start_server
-from tasks.deploy.contract import differing
+from tasks.deploy import differing, start_server
 from tasks.verdict import Check, ProofFailed, Verdict
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.ledger import open_ledger
 from tasks.watch import Fall, fallen, read_counters
-from tasks.watch.kept import Watched
+from tasks.watch.kept import ServerCurve
 
 EVENT = "drafter.acceptance-fell"
 
@@ -34,21 +34,22 @@ def watch_acceptance(parameters: Parameters) -> Any:
     """Look once. A lasting fall is an event, `drafter.acceptance-fell`, which the deployment `nightly` waits for."""
     log = get_run_logger()
     now = read_counters(parameters.url)
-    watched = Watched.of(open_ledger(parameters.target), parameters.url, parameters.drafter)
-    with watched.run:
-        before = watched.last()
+    curve = ServerCurve.of(open_ledger(parameters.target), parameters.url, parameters.drafter)
+    with curve.run:
+        before = curve.last()
         if before is None:
-            watched.start_from(now)
+            curve.start_from(now)
             return Completed(message="first look: counting starts here")
         new = now.since(before)
         if new.rounds < parameters.min_rounds:
             return Completed(message=f"{new.rounds:.0f} new verify rounds, {parameters.min_rounds} are needed: waiting")
-        intervals = watched.intervals()
-        watched.add(new, now, step=len(intervals))
-    found = fallen([*watched.intervals()], share=parameters.share)
+        before_now = curve.intervals()
+        curve.add(new, now, step=len(before_now))
+    found = fallen(curve.intervals(), share=parameters.share)
     log.info(found.message)
     create_markdown_artifact(key="acceptance", markdown=found.message, description=f"Acceptance served at {parameters.url}")
-    if found.fallen:
+    # Once: at the looks that follow, the same fall is still there.
+    if found.fallen and not fallen(before_now, share=parameters.share).fallen:
         _tell(parameters, found)
     return Completed(message=found.message)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.benchmark import Prediction, Setting
+from tasks.benchmark import Prediction, Row, Setting
 from tasks.data import read_workload
+from tasks.device import place
+from tasks.verdict import Check
+from tasks.verify import Served, replay_served
 
 if TYPE_CHECKING:
+    from tasks.benchmark.task import Replay
     from tasks.config import Config
     from tasks.products import TargetProduct
     from tasks.verify import Verification
+    from tasks.wiring.target import TargetForward
 
 _LONGEST_ROUND = 8  # tokens beyond the answer that a speculative server may need room for
 
@@ -36,6 +41,24 @@ def read_files(config: Config, target: TargetProduct, count: int) -> Workload:
     files = [Path(file) for file in config.benchmark.workloads]
     found = read_workload(files, target=target, count=count, longest=longest_prompt(config))
     return Workload([prompt.tokens for prompt in found], [prompt.category for prompt in found])
+
+
+def replayer(config: Config, drafter: Path, workload: Workload, open_target: Callable[[], TargetForward]) -> Replay:
+    """What tells, in lower precision, whether a drafter is served as it was trained: its acceptance along the served tokens."""
+
+    def replay(setting: Setting, rows: Sequence[Row]) -> Check:
+        return replay_served(
+            drafter,
+            open_target(),
+            [Served(workload.prompts[row.prompt], row.tokens, row.verify_rounds, row.right_drafts) for row in rows],
+            steps=setting.steps,
+            topk=setting.topk,
+            draft_tokens=setting.draft_tokens,
+            tolerance=config.promote.served_tolerance,
+            device=place(config.verify.device, "float32").device,
+        )
+
+    return replay
 
 
 def trees_of(settings: Sequence[Setting]) -> list[tuple[int, int, int]]:

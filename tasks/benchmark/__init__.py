@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tasks.benchmark.endpoint import Endpoint, Generation, Start
-from tasks.benchmark.results import Benchmark, CachedChoice, Prediction
+from tasks.benchmark.results import Benchmark, CachedChoice, Prediction, Row
 from tasks.benchmark.setting import Setting, settings_to_try
 from tasks.config import BenchmarkConfig
 from tasks.report import Report
@@ -17,6 +17,7 @@ __all__ = [
     "Endpoint",
     "Generation",
     "Prediction",
+    "Row",
     "Setting",
     "Start",
     "benchmark_drafter",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.config import DeployConfig
+from tasks.deploy.contract import differing as differing
 from tasks.deploy.generation import Generation as Generation
 from tasks.report import Report
 from tasks.verdict import Check

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
 from tasks.deploy.client import Client, Impostor
-from tasks.deploy.generation import Generation
-from tasks.deploy.stream import largest_batch
+from tasks.deploy.questions import Questions
 from tasks.verdict import BadInput, MachineTrouble
 
 
-class AttachedServer:
+class AttachedServer(Questions):
     """Answers are taken only from the server that was there at first: its weight version is remembered.
 
     Raises BadInput when nothing that SGLang is answers at `url`.
@@ -24,30 +23,6 @@ class AttachedServer:
     def __init__(self, url: str, request_seconds: float) -> None:
         self.url = url.rstrip("/")
         self._client = Client(self.url, _identity(self.url), request_seconds)
-
-    def generate(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """As `Server.generate`."""
-        with self._trouble("a generation"):
-            return self._client.generate(input_ids, max_new_tokens)
-
-    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """As `Server.stream`."""
-        with self._trouble("a streamed generation"):
-            return self._client.stream(input_ids, max_new_tokens)
-
-    def info(self) -> dict[str, Any]:
-        """As `Server.info`."""
-        with self._trouble("/server_info"):
-            return self._client.info()
-
-    def flush_cache(self) -> None:
-        """As `Server.flush_cache`."""
-        with self._trouble("flushing the cache"):
-            self._client.flush_cache()
-
-    def largest_batch(self) -> int | None:
-        """As `Server.largest_batch`."""
-        return largest_batch(self.info())
 
     def check_alive(self) -> None:
         """Raises MachineTrouble when the server does not answer any more."""

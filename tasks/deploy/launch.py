@@ -30,6 +30,11 @@ _MODULES = {"cpu": "draftproof_sglang.cpu.serve", "cuda": "sglang.launch_server"
 # Without it SGLang imports each of its 250 model files (sglang 0.5.23, srt/models/registry.py:153-159).
 _CPU_MODELS = "draftproof_sglang.models"
 
+# What records a probe request, imported by the server alone (infra/sglang_plugins); the modules are the drafter's body and
+# its logits processor, by their names in SGLang's llama_eagle3.py.
+_PROBE_HOOK = "draftproof_sglang.probe:hook"
+_PROBED_MODULES = ["model", "logits_processor"]
+
 # Variables that change what SGLang, torch or Python do: ours or none, never the caller's. One of them,
 # SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
 _NEVER_INHERITED = ("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHON", "HF_", "TRANSFORMERS_")
@@ -172,9 +177,8 @@ def _probing(probes: Path | None) -> Flags:
     """SGLang's own hooks: none unless asked for. Graphs would run without them (srt/model_executor/hook_manager.py)."""
     if probes is None:
         return {"forward_hooks": None}
-    from draftproof_sglang.probe import specification
-
-    return {"forward_hooks": specification(str(probes)), "cuda_graph_backend_decode": "disabled"}
+    recording = {"hook_factory": _PROBE_HOOK, "target_modules": _PROBED_MODULES, "config": {"folder": str(probes)}}
+    return {"forward_hooks": [{"name": "draftproof", **recording}], "cuda_graph_backend_decode": "disabled"}
 
 
 def _attention(config: DeployConfig, device: Literal["cpu", "cuda"]) -> str:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
@@ -24,9 +24,9 @@ from tasks.deploy.contract import compare
 from tasks.deploy.generation import Generation
 from tasks.deploy.launch import Launch, plan
 from tasks.deploy.ports import free_port, is_free
+from tasks.deploy.questions import Questions
 from tasks.deploy.records import ServerRecord, end_orphans
 from tasks.deploy.refusals import refusals
-from tasks.deploy.stream import largest_batch
 from tasks.processes import END_SECONDS, Process, family
 from tasks.report import Report
 from tasks.verdict import BadInput, Check, MachineTrouble, Outcome, ProofFailed, Verdict
@@ -45,7 +45,7 @@ class _PortTaken(Exception):
     """Somebody else took the port while the server was starting."""
 
 
-class Server:
+class Server(Questions):
     """A running SGLang server and everything that belongs to it.
 
     Leaving its `with` block ends it; a kept server is ended there only by an exception, and released otherwise.
@@ -126,34 +126,10 @@ class Server:
 
     # What it is asked
 
-    def generate(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """Greedy continuation of token ids, until an end token or the limit. Raises MachineTrouble when no answer comes."""
-        with self._trouble("a generation"):
-            return self._client.generate(input_ids, max_new_tokens)
-
-    def stream(self, input_ids: Sequence[int], max_new_tokens: int) -> Generation:
-        """As `generate`, streamed, so that the time of the first token is known."""
-        with self._trouble("a streamed generation"):
-            return self._client.stream(input_ids, max_new_tokens)
-
-    def largest_batch(self) -> int | None:
-        """Requests that it decodes at the same time, each batch of them by a graph where it uses graphs."""
-        return largest_batch(self.info())
-
     def probe(self, input_ids: Sequence[int], max_new_tokens: int, name: str) -> Generation:
         """As `generate`, recorded under `name` by a server that was started with `probes`. Raises MachineTrouble."""
         with self._trouble("a probe"):
             return self._client.generate(input_ids, max_new_tokens, ignore_eos=True, request_id=name)
-
-    def info(self) -> dict[str, Any]:
-        """Resolved arguments and live state, as the server reports them."""
-        with self._trouble("/server_info"):
-            return self._client.info()
-
-    def flush_cache(self) -> None:
-        """Forget all prefixes; it is checked that the server did."""
-        with self._trouble("flushing the cache"):
-            self._client.flush_cache()
 
     def check_alive(self) -> None:
         """Raises MachineTrouble, with the log's tail, when one of the server's processes has ended."""
@@ -287,7 +263,7 @@ class Server:
     # When it fails
 
     @contextlib.contextmanager
-    def _trouble(self, what: str) -> Any:
+    def _trouble(self, what: str) -> Iterator[None]:
         """Turn a request that failed into MachineTrouble with the reason: a dead server, a hanging one, an impostor."""
         try:
             yield

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.ledger.store import pages
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
     from mlflow.entities import Run as MlflowRun
 
 _PREFIX = "draftproof/"
@@ -38,11 +41,16 @@ def read_history(client: MlflowClient) -> list[PastRun]:
     champions = _champions(client)
     found = [
         _past(run, experiment.name.removeprefix(_PREFIX), champions)
-        for experiment in _pages(client.search_experiments, filter_string=f"name LIKE '{_PREFIX}%'")
-        for run in _pages(client.search_runs, experiment_ids=[experiment.experiment_id])
+        for experiment in experiments(client)
+        for run in pages(client.search_runs, experiment_ids=[experiment.experiment_id])
         if "mlflow.parentRunId" not in run.data.tags and "draftproof.commit" in run.data.tags and run.data.tags.get("draftproof.verdict")
     ]
     return sorted(found, key=lambda run: run.began)
+
+
+def experiments(client: MlflowClient) -> Iterator[Experiment]:
+    """The experiments of all targets."""
+    return pages(client.search_experiments, filter_string=f"name LIKE '{_PREFIX}%'")
 
 
 def _past(run: MlflowRun, target: str, champions: set[str]) -> PastRun:
@@ -64,17 +72,6 @@ def _past(run: MlflowRun, target: str, champions: set[str]) -> PastRun:
 
 def _champions(client: MlflowClient) -> set[str]:
     """Runs of the versions that are champion. A search shows no aliases (mlflow 3.17.2): asked for by alias."""
-    models = _pages(client.search_registered_models)
+    models = pages(client.search_registered_models)
     named = [client.get_registered_model(model.name) for model in models]
     return {client.get_model_version_by_alias(model.name, "champion").run_id for model in named if "champion" in model.aliases}
-
-
-def _pages(search: object, **arguments: object) -> Iterator[MlflowRun]:
-    """Everything that a paged search of the client finds: one page holds 1,000 at most."""
-    token = None
-    while True:
-        page = search(**arguments, page_token=token)  # type: ignore[operator]
-        yield from page
-        token = page.token
-        if not token:
-            return

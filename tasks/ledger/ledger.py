@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from tasks.ledger import owner
 from tasks.ledger.runs import Run
-from tasks.ledger.store import artifact_root, connect, tracking_uri, usable
+from tasks.ledger.store import artifact_root, connect, pages, tracking_uri, usable
 from tasks.store import home, locked
 from tasks.verdict import BadInput
 
@@ -54,14 +54,8 @@ class Ledger:
         return usable(self.uri)
 
     def _all(self, query: str) -> list[MlflowRun]:
-        """Every run that fits: a client's search stops at 1,000 unless it is paged."""
-        found, token = [], None
-        while True:
-            page = self.client.search_runs([self.experiment], query, page_token=token)
-            found += page
-            token = page.token
-            if not token:
-                return found
+        """Every run that fits."""
+        return list(pages(self.client.search_runs, experiment_ids=[self.experiment], filter_string=query))
 
 
 def _experiment(client: MlflowClient, uri: str, name: str) -> str:

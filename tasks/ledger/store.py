@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.store import home, locked
 from tasks.verdict import BadInput, MachineTrouble
@@ -81,6 +81,17 @@ def usable(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise MachineTrouble(f"MLflow store {uri}: {reason}. Is it reachable, writable, and not held by another process?") from error
+
+
+def pages(search: Callable[..., Any], **arguments: object) -> Iterator[Any]:
+    """Everything that a paged search of MLflow's client finds: it stops at 1,000 unless it is asked for the next page."""
+    token = None
+    while True:
+        page = search(**arguments, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def page_of(run_id: str) -> str | None:

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.verify.results import HeldOut, Verification
+from tasks.verify.results import HeldOut, Served, Verification
 
 if TYPE_CHECKING:
     from tasks.config import VerifyConfig
     from tasks.products import StepCounts
     from tasks.report import Report
     from tasks.verdict import Check
-    from tasks.verify.served import Served
     from tasks.wiring.target import TargetForward
 
-__all__ = ["HeldOut", "Verification", "render", "replay_served", "verify_drafter", "verify_served"]
+__all__ = ["HeldOut", "Served", "Verification", "render", "replay_served", "verify_drafter", "verify_served"]
 
 
 def verify_drafter(

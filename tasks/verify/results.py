@@ -28,6 +28,16 @@ class HeldOut:
     last_state_SH: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Served:
+    """One greedy request to a speculative server: its tokens and its counts."""
+
+    prompt: list[int]
+    answer: list[int]
+    verify_rounds: int
+    right_drafts: int
+
+
 class _Result(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -27,6 +27,7 @@ from tasks.verify.features import Features
 from tasks.verify.greedy import given_text
 from tasks.verify.hypotheses import name_boundaries
 from tasks.verify.memory import Cache
+from tasks.verify.results import Served
 from tasks.wiring.kinds import Kind
 from tasks.wiring.probes import PADDING, Probe
 from tasks.wiring.target import TargetForward
@@ -34,16 +35,6 @@ from tasks.wiring.target import TargetForward
 MARGIN = 1e-3
 """By so much the cosine of a feature and its own boundary has to exceed that of the next best."""
 _NAMES = {"input_ids_T", "positions_T", "fed_TH", "logits_LV"}
-
-
-@dataclass(frozen=True)
-class Served:
-    """One greedy request to a speculative server: its tokens and its counts."""
-
-    prompt: list[int]
-    answer: list[int]
-    verify_rounds: int
-    right_drafts: int
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,10 @@ def examine(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetF
         _target(checkpoint, record, target),
     ]
     if not any(check.verdict is Outcome.FAIL for check in tensors):
+        # Weights first: those of another training bring its vocabulary map along.
+        checks += [_weights(checkpoint, record.weights)] if record and record.weights is not None else []
         checks += [_vocabulary(checkpoint, record), _dtype(checkpoint)]
     checks += [served_config.check_window(_as_served(checkpoint)), _context(checkpoint.architecture, longest)]
-    if record and record.weights is not None and not any(check.verdict is Outcome.FAIL for check in tensors):
-        checks.append(_weights(checkpoint, record.weights))
     return Facts(checks, fed)
 
 

@@ -15,7 +15,7 @@ _COUNTERS = "draftproof.watch_counters"
 _ACCEPT, _ROUNDS = "watch.accept_length", "watch.rounds"
 
 
-class Watched:
+class ServerCurve:
     """What is known of a server so far; `run` is entered to add to it."""
 
     def __init__(self, ledger: Ledger, run: Run) -> None:

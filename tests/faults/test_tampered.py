@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tasks.verdict import Outcome
+from tasks.wiring import vocabulary
 from tests.faults.mutants import BARE, MUTANTS, PROBED, RECORDED, Tamper, dropped, ids, settings
 from tests.faults.test_checkpoints import copied, verify
 from tests.verify.drafters import BOUNDARIES
@@ -90,6 +93,20 @@ def test_weights_of_a_second_training_are_not_the_first_ones(
     verdict = verify(folder, plain_target).verdict
     assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, "tensors"), verdict
     assert said in f"{verdict.hypothesis} {verdict.message}", verdict
+
+
+def test_another_training_is_named_though_its_map_came_along(
+    fitted_draft: Path, second_training: Path, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    folder = copied(fitted_draft, tmp_path / "tampered", RECORDED)
+    weights = load_file(second_training / "model.safetensors")
+    ids = vocabulary.target_ids(weights["d2t"])
+    free = sorted(set(range(int(ids[-1]))) - set(ids.tolist()))
+    other = torch.tensor(sorted([*ids[1:].tolist(), free[-1]]))
+    save_file({**weights, "d2t": vocabulary.offsets(other)}, folder / "model.safetensors")
+    verdict = verify(folder, plain_target).verdict
+    assert (verdict.kind, verdict.hypothesis) == ("tensors", "weights of another training"), verdict
+    assert [check.kind for check in verdict.checks if check.name == "vocabulary map"] == ["vocab-map"]
 
 
 def test_without_record_and_probes_a_good_drafter_is_a_good_drafter(

@@ -11,12 +11,11 @@ from tasks.config import DeployConfig
 from tasks.deploy import start_server
 from tasks.report import Silent
 from tasks.verdict import Outcome
-from tasks.verify import replay_served
+from tasks.verify import Served, replay_served
 from tasks.verify.acceptance import predict_tree
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import load_drafter
 from tasks.verify.greedy import greedy_text
-from tasks.verify.served import Served
 from tasks.verify.tree import Shape
 from tests.verify.drafters import BOUNDARIES
 from tests.verify.fitted import PROMPT, conversations

@@ -12,7 +12,7 @@ import pytest
 from tasks.ledger import open_ledger
 from tasks.verdict import BadInput, MachineTrouble
 from tasks.watch import Counters, Interval, fallen, read_counters
-from tasks.watch.kept import Watched
+from tasks.watch.kept import ServerCurve
 
 # As sglang 0.5.23 writes it: one worker that streams, and one that does not.
 PAGE = """# HELP sglang:spec_verify_calls_total Number of speculative decoding verification calls.
@@ -91,10 +91,10 @@ def test_a_lasting_fall_is_found_and_noise_is_not() -> None:
 def test_intervals_are_kept_in_mlflow() -> None:
     ledger = open_ledger("tiny")
     for step, rounds in enumerate((30, 60)):
-        watched = Watched.of(ledger, "http://127.0.0.1:1", "champion")
-        with watched.run:
-            watched.add(Counters(requests=1, generated=2 * rounds + 1, rounds=rounds), Counters(requests=9, generated=9, rounds=9), step)
-    again = Watched.of(ledger, "http://127.0.0.1:1", "champion")
+        curve = ServerCurve.of(ledger, "http://127.0.0.1:1", "champion")
+        with curve.run:
+            curve.add(Counters(requests=1, generated=2 * rounds + 1, rounds=rounds), Counters(requests=9, generated=9, rounds=9), step)
+    again = ServerCurve.of(ledger, "http://127.0.0.1:1", "champion")
     assert again.intervals() == [Interval(accept_length=2.0, rounds=30), Interval(accept_length=2.0, rounds=60)]
     assert again.last() == Counters(requests=9, generated=9, rounds=9)
-    assert Watched.of(ledger, "http://127.0.0.1:2", "champion").run.id != again.run.id
+    assert ServerCurve.of(ledger, "http://127.0.0.1:2", "champion").run.id != again.run.id

@@ -24,14 +24,8 @@ _NAME = re.compile(re.escape(PREFIX) + r"[a-z0-9-]{1,64}")
 Hook = Callable[[torch.nn.Module, tuple[Any, ...], Any], None]
 
 
-def specification(folder: str) -> list[dict[str, Any]]:
-    """The value of `--forward-hooks` that records into `folder`."""
-    modules = ["model", "logits_processor"]
-    return [{"name": "draftproof", "target_modules": modules, "hook_factory": "draftproof_sglang.probe:hook", "config": {"folder": folder}}]
-
-
 def hook(config: dict[str, Any]) -> Hook:
-    """Called by SGLang, once per model."""
+    """Called by SGLang, once per model, with the `config` of the launch's specification: `folder`, where to record."""
     return Recorder(Path(config["folder"])).hook
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.outcome import RunReport, write_json
-from flows.run import run_flow, tell
+from flows.outcome import RunReport
+from flows.run import reported, run_flow
 from tasks.config import load
-from tasks.verdict import BadInput, DraftproofError
+from tasks.verdict import BadInput
 
 STAGES = ("target", "verify", "benchmark")
 
@@ -30,7 +30,7 @@ def check_asked(drafter: Path | None, plain: str | None, speculative: str | None
 def benchmark_here(
     config: Path, overrides: Sequence[str], drafter: Path | None, plain: str | None, speculative: str | None, json: Path | None
 ) -> int:
-    """The exit status. Whatever happens, short of a signal, `json` is written."""
+    """The exit status."""
 
     def prepared() -> Callable[[], Any]:
         from flows.benchmark_drafter import Parameters, benchmark_drafter
@@ -44,17 +44,10 @@ def benchmark_here(
         )
         return lambda: benchmark_drafter(parameters, return_state=True)
 
-    try:
+    def made() -> RunReport:
         # Before anything is started.
         load(config, list(overrides))
         check_asked(drafter, plain, speculative)
-        report = run_flow(prepared, STAGES)
-    except DraftproofError as error:
-        write_json(json, RunReport.of_error(error, "config"))
-        raise
-    except Exception as error:
-        write_json(json, RunReport.of_fault(error))
-        raise
-    write_json(json, report)
-    tell(report)
-    return report.exit_status
+        return run_flow(prepared, STAGES)
+
+    return reported(made, json)
