@@ -33,7 +33,7 @@ class TargetConfig(_Section):
         pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name in MLflow: experiment `draftproof/<name>`, model `<name>-eagle3`."
     )
     revision: str | None = Field(default=None, description="Hub commit; only with `hub:`.")
-    trust_remote_code: bool = Field(default=False, description="Let the target's folder run its own Python.")
+    trust_remote_code: bool = Field(default=False, description="Let the target's folder run its own Python, when it is served as well.")
 
 
 class DataConfig(_Section):
@@ -120,7 +120,9 @@ class DeployConfig(_Section):
     draft_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="null = the target's.")
     disable_radix_cache: bool = Field(default=False, description="Switch prefix reuse off.")
     device: Device = "auto"
-    trust_remote_code: bool = Field(default=False, description="Let SGLang run the target folder's own Python.")
+    trust_remote_code: bool = Field(
+        default=False, description="Let SGLang run the target folder's own Python; implied by target.trust_remote_code."
+    )
     threads: Positive | None = Field(default=None, description="OMP threads of a server; null = all cores that this process may use.")
     served_name: str | None = Field(default=None, description="What clients call the model; null = the name of the target's folder.")
     tokenizer: bool = Field(default=True, description="False: the server takes and gives token ids only.")
@@ -238,6 +240,14 @@ def _interpreter(value: str | None, folder: Path) -> str | None:
     return str((folder / Path(value).expanduser()).absolute()) if "/" in value else shutil.which(value) or value
 
 
+def _served(config: Config, folder: Path) -> dict[str, Any]:
+    """What training was allowed to run of the target, serving is too: else the server refuses it hours later."""
+    return {
+        "python": _interpreter(config.deploy.python, folder),
+        "trust_remote_code": config.deploy.trust_remote_code or config.target.trust_remote_code,
+    }
+
+
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
     """Resolve local paths against the config's folder. Raises BadInput for a file of prompts that is not there."""
 
@@ -255,6 +265,6 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
             "data": config.data.model_copy(update={"prompts": prompts}),
             "target": config.target.model_copy(update={"source": source}),
             "benchmark": config.benchmark.model_copy(update={"workloads": workloads}),
-            "deploy": config.deploy.model_copy(update={"python": _interpreter(config.deploy.python, folder)}),
+            "deploy": config.deploy.model_copy(update=_served(config, folder)),
         }
     )

@@ -67,3 +67,13 @@ def test_an_interpreter_stays_the_link_that_it_is(tmp_path: Path, written: str, 
     path = tmp_path / "c.yaml"
     path.write_text("target: {source: x, name: x}\n")
     assert config.load(path, [f"deploy.python={written}"]).deploy.python == found.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "served"),
+    [([], False), (["target.trust_remote_code=true"], True), (["deploy.trust_remote_code=true"], True)],
+)
+def test_a_target_whose_python_may_run_is_served_so(tmp_path: Path, overrides: list[str], served: bool) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("target: {source: x, name: x}\n")
+    assert config.load(path, overrides).deploy.trust_remote_code is served

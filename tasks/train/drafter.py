@@ -85,7 +85,7 @@ def library_arguments(config: TrainConfig, *, target: TargetProduct, boundaries:
     on_gpu = device == "cuda"
     return {
         "verifier_name_or_path": str(target.folder),
-        "trust_remote_code": False,
+        "trust_remote_code": target.trust_remote_code,
         "target_layer_ids": speculators_ids(boundaries),
         "draft_vocab_size": draft_size,
         "norm_before_residual": False,  # SGLang cannot serve True

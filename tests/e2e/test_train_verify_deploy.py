@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 import yaml
 
+from tests.processes import processes_of
 from tests.tiny import TOPICS, fitted_llama, prompts_jsonl, story
 
 DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
@@ -39,18 +39,6 @@ def environment(home: Path) -> dict[str, str]:
 
 def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DRAFTPROOF, *arguments], env=environment(home), capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def ours(home: Path) -> list[psutil.Process]:
-    """Every process that was started with this home."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("DRAFTPROOF_HOME") == str(home) and process.pid != os.getpid():
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -136,4 +124,4 @@ def test_champion_answers(run: dict[str, Any]) -> None:
     finally:
         stopped = draftproof(run["home"], "deploy", "tiny-grammar-eagle3@champion", "--stop")
     assert stopped.returncode == 0, stopped.stderr
-    assert ours(run["home"]) == []
+    assert processes_of(run["home"]) == []

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from flows.progress import last_report, watcher
 from flows.train_verify_deploy import Parameters, train_verify_deploy
 from tests.flows.test_cli import PROJECT, written
+from tests.processes import processes_of
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +120,6 @@ def test_a_disk_that_is_too_small_is_the_machines_trouble(prefect: None, tiny_ta
     state, report, _ = ended(config_for(tiny_target, data=huge), tmp_path)
     assert (state.type.value, report.kind, report.exit_status, report.stage) == ("CRASHED", "machine-trouble", 3, "environment")
     assert "GB" in report.message
-
-
-def processes_of(home: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("DRAFTPROOF_HOME") == str(home) and process.pid != os.getpid():
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

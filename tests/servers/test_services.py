@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from tests.e2e.test_train_verify_deploy import ours
+from tests.processes import processes_of
 from tests.tiny import prompts_jsonl
 
 pytestmark = pytest.mark.servers
@@ -47,7 +47,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     finally:
         ended = services("down")
     assert ended.returncode == 0, ended.stderr
-    assert ours(home) == []
+    assert processes_of(home) == []
     assert "active" not in (user / "profiles.toml").read_text()
 
 

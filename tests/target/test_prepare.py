@@ -54,6 +54,17 @@ def test_a_local_folder_is_used_in_place(folder: Path) -> None:
     assert prepared(folder).sha256 == product.sha256
 
 
+def test_a_folder_may_have_a_colon_in_its_name(tiny_target: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_target, tmp_path / "run:3"))
+    assert prepared(folder).folder == folder
+
+
+def test_a_product_says_whether_the_folders_python_may_run(tiny_target: Path) -> None:
+    config = TargetConfig(source=str(tiny_target), name="tiny", trust_remote_code=True)
+    assert prepare_target(config, store=Store(), report=Silent()).trust_remote_code
+    assert not prepared(tiny_target).trust_remote_code
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

@@ -21,6 +21,7 @@ from tasks.products import CaptureProduct, Conversation, DataProduct, TargetProd
 from tasks.report import Silent
 from tasks.store import Store, sha256_file
 from tasks.train import train_drafter
+from tasks.train.drafter import library_arguments
 from tasks.verdict import BadInput, ProofFailed
 from tasks.wiring.record import WiringRecord
 from tests.train.features import BOUNDARIES, make_capture, make_data, target_product
@@ -254,6 +255,13 @@ def test_wiring_of_other_boundaries_is_refused(inputs: Inputs, tmp_path: Path) -
     other = inputs.capture.model_copy(update={"boundaries": [1, 2, 4]})
     with pytest.raises(BadInput, match="boundaries"):
         Inputs(inputs.data, other, inputs.target).train(tmp_path)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_targets_own_python_runs_only_when_the_config_says_so(inputs: Inputs, allowed: bool) -> None:
+    target = inputs.target.model_copy(update={"trust_remote_code": allowed})
+    arguments = library_arguments(CONFIG, target=target, boundaries=BOUNDARIES, draft_size=32, device="cpu")
+    assert arguments["trust_remote_code"] is allowed
 
 
 def test_names_in_the_checkpoint(product: TrainProduct) -> None:
