@@ -37,7 +37,13 @@ _PROBED_MODULES = ["model", "logits_processor"]
 
 # Variables that change what SGLang, torch or Python do: ours or none, never the caller's. One of them,
 # SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
-_NEVER_INHERITED = ("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHON", "HF_", "TRANSFORMERS_")
+_NEVER_INHERITED = (
+    *("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "PYTHON", "HF_", "TRANSFORMERS_"),
+    # Read by SGLang 0.5.23 without a prefix of its own (`grep environ` below srt/): kernels and caching it chooses by,
+    *("TRTLLM_", "FLASHINFER_", "AITER_", "USE_TRITON_W8A8_FP8_KERNEL", "IN_BATCH_PREFIX_CACHING_", "SYNC_TOKEN_IDS_ACROSS_TP", "IS_H200"),
+    # and the places that a launcher such as torchrun gives its processes.
+    *("RANK", "LOCAL_RANK", "LOCAL_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
 
 Flags = dict[str, Any]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.deploy.launch import Flags
+from tasks.deploy.launch import CPU_ATTENTION, Flags
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.wiring.kinds import Kind
 
@@ -91,6 +91,18 @@ def _pool(asked: Asked) -> str | None:
     return None
 
 
+def _cpu_backend(asked: Asked) -> str | None:
+    """What the CPU plugin refuses when its backend is made (draftproof_sglang/cpu/refusals.py), a minute into the start."""
+    if asked.flags["attention_backend"] != CPU_ATTENTION:
+        return None
+    page, window = (asked.flags[n] for n in ("page_size", "speculative_draft_window_size"))
+    if page > 1:
+        return f"page_size {page} on {CPU_ATTENTION}, which is proved with pages of 1 token alone: set deploy.page_size to 1"
+    if window is not None:
+        return f"a draft window of {window} on {CPU_ATTENTION}, which has no sliding window: leave deploy.draft_window out"
+    return None
+
+
 def _no_draft(asked: Asked) -> str | None:
     if asked.flags["speculative_draft_model_path"] is None:
         return "speculation without a draft path: SGLang would load the target as its own drafter"
@@ -163,6 +175,7 @@ def _quantisation(asked: Asked) -> str | None:
 _SHARED = (
     Rule("context-within-target", Kind.CONTEXT_LENGTH, _context),
     Rule("pool-holds-a-request", Kind.LAUNCH_FLAGS, _pool),
+    Rule("cpu-backend", Kind.LAUNCH_FLAGS, _cpu_backend),
 )
 _SPECULATIVE = (
     Rule("draft-path", Kind.LAUNCH_FLAGS, _no_draft),

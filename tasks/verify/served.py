@@ -18,16 +18,13 @@ from safetensors.torch import load_file
 
 from tasks.report import Report
 from tasks.verdict import BadInput, Check, Outcome
-from tasks.verify import static, tree
-from tasks.verify.acceptance import predict, predict_tree
+from tasks.verify import static
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.diagnosis import diagnose, explain
 from tasks.verify.drafter import Drafter, load_drafter
 from tasks.verify.features import Features
-from tasks.verify.greedy import given_text
 from tasks.verify.hypotheses import name_boundaries
 from tasks.verify.memory import Cache
-from tasks.verify.results import Served
 from tasks.wiring.kinds import Kind
 from tasks.wiring.probes import PADDING, Probe
 from tasks.wiring.target import TargetForward
@@ -70,39 +67,6 @@ def check_served(
             found = _explained(drafter, target, declared, prompt, passes, found, bound, report)
         checks += [check.model_copy(update={"name": f"{check.name}, probe {number}"}) for check in found]
     return checks
-
-
-def replay(
-    checkpoint: Path,
-    target: TargetForward,
-    served: Sequence[Served],
-    *,
-    steps: int,
-    topk: int,
-    draft_tokens: int | None,
-    tolerance: float,
-    device: str,
-) -> Check:
-    """See `tasks.verify.replay_served`."""
-    opened = read_checkpoint(checkpoint)
-    boundaries = static.examine(opened, static.read_record(opened), target.facts, longest=0).boundaries
-    assert boundaries is not None, "a drafter that was served has boundaries"
-    drafter = load_drafter(opened, target.embedding(), device)
-    texts = [given_text(target, one.prompt, one.answer, boundaries, overrun=steps) for one in served]
-    if topk == 1:
-        expected = next(iter(predict(drafter, texts, [steps])), None)
-    else:
-        expected = predict_tree(drafter, texts, tree.Shape(steps, topk, draft_tokens or steps + 1))
-    rounds, right = sum(one.verify_rounds for one in served), sum(one.right_drafts for one in served)
-    if expected is None or not rounds:
-        return _check("served as replayed", Outcome.INVALID, "no verify round to replay", {}, Kind.INVALID_MEASUREMENT)
-    counted, replayed = 1 + right / rounds, expected.accept_length.value
-    numbers: dict[str, object] = {"served": counted, "replayed": replayed, "verify_rounds": rounds, "right_drafts": right}
-    told = f"along the served tokens: served acceptance {counted:.3f}, replayed {replayed:.3f} ({counted / replayed - 1:+.1%})"
-    if abs(counted / replayed - 1) <= tolerance:
-        return _check("served as replayed", Outcome.PASS, told, numbers)
-    message = f"{told}, {tolerance:.0%} at most: the drafter is not served as it was trained. Probe the live server."
-    return _check("served as replayed", Outcome.FAIL, message, numbers, Kind.LAYER_BOUNDARIES)
 
 
 def _explained(
@@ -173,34 +137,72 @@ def check_features(
     return _check("served features", Outcome.PASS, message, numbers)
 
 
+@dataclass
+class Compared:
+    """Largest differences of a served drafter from the standalone one so far."""
+
+    logits: float = 0.0
+    spread: float = 1.0
+    handed_on: float = 0.0
+    positions: int = 0
+    argmax_equal: int = 0
+
+
 @torch.inference_mode()
 def check_logits(drafter: Drafter, passes: Sequence[Pass], bound: float) -> Check:
-    """The standalone drafter, given what the served one was fed, answers what that answered, at every pass.
+    """The standalone drafter, given what the served one was fed, answers what that answered, and hands on what it was fed next.
 
-    The difference is compared with `bound`, and where the logits spread (standard deviation) by more than 1 with as much more.
+    The difference of logits is compared with `bound`, and where they spread (standard deviation) by more than 1 with as much
+    more; that of a hidden state handed on from one draft step to the next, in its own standard deviations, with `bound`.
     """
-    cache, worst, spread, compared, same = Cache(drafter.architecture.attention_window), 0.0, 1.0, 0, 0
-    width = drafter.architecture.hidden_size
+    found = _compared(drafter, passes)
+    numbers: dict[str, object] = {
+        "max_difference": found.logits,
+        "bound": bound * found.spread,
+        "handed_on_difference": found.handed_on,
+        "positions": found.positions,
+        "argmax_equal": found.argmax_equal,
+    }
+    if found.logits > bound * found.spread:
+        message = (
+            f"given what the server fed, its drafter's logits differ from the standalone ones by up to {found.logits:.3g} "
+            f"(at most {bound * found.spread:.2g}), best tokens equal at {found.argmax_equal} of {found.positions}."
+        )
+        return _check("served logits", Outcome.FAIL, message, numbers)
+    if found.handed_on > bound:
+        message = (
+            "what the served drafter hands from one draft step to the next is not the standalone one's hidden state: they differ by "
+            f"up to {found.handed_on:.3g} standard deviations (at most {bound:.2g}), while each step's logits follow from it."
+        )
+        return _check("served logits", Outcome.FAIL, message, numbers)
+    message = (
+        f"largest logit difference {found.logits:.2g} over {found.positions} positions of {len(passes)} passes, "
+        f"best tokens equal at {found.argmax_equal}"
+    )
+    return _check("served logits", Outcome.PASS, message, numbers)
+
+
+def _compared(drafter: Drafter, passes: Sequence[Pass]) -> Compared:
+    cache, width, found = Cache(drafter.architecture.attention_window), drafter.architecture.hidden_size, Compared()
+    handed_on: dict[int, torch.Tensor] = {}
+    """Hidden state by position, of the pass before: a round goes on from the last position that it committed."""
     for each in passes:
         cache.crop(int(each.positions_T[0]))
         fed_TH = each.fed_TH.float()
-        hidden_TH = fed_TH if fed_TH.shape[-1] == width else drafter.hidden(fed_TH.unflatten(-1, (-1, width)))
-        final, _ = drafter.step(each.input_ids_T[None], hidden_TH[None], each.positions_T[None], cache)
+        drafted = fed_TH.shape[-1] == width
+        state_H = handed_on.get(int(each.positions_T[0]) - 1)
+        if drafted and len(fed_TH) == 1 and state_H is not None:
+            found.handed_on = max(found.handed_on, float((fed_TH[0].cpu() - state_H).abs().max() / state_H.std()))
+        hidden_TH = fed_TH if drafted else drafter.hidden(fed_TH.unflatten(-1, (-1, width)))
+        final, hidden = drafter.step(each.input_ids_T[None], hidden_TH[None], each.positions_T[None], cache)
+        handed_on = dict(zip(each.positions_T.tolist(), hidden[0].cpu(), strict=True))
         theirs_LV = each.logits_LV.float()
         ours_LV = drafter.logits(final[0, -len(theirs_LV) :]).cpu()
-        worst = max(worst, float((ours_LV - theirs_LV).abs().max()))
-        spread = max(spread, float(theirs_LV.std()))
-        compared += len(theirs_LV)
-        same += int((ours_LV.argmax(-1) == theirs_LV.argmax(-1)).sum())
-    numbers: dict[str, object] = {"max_difference": worst, "bound": bound * spread, "positions": compared, "argmax_equal": same}
-    if worst <= bound * spread:
-        message = f"largest logit difference {worst:.2g} over {compared} positions of {len(passes)} passes, best tokens equal at {same}"
-        return _check("served logits", Outcome.PASS, message, numbers)
-    message = (
-        f"given what the server fed, its drafter's logits differ from the standalone ones by up to {worst:.3g} "
-        f"(at most {bound * spread:.2g}), best tokens equal at {same} of {compared}."
-    )
-    return _check("served logits", Outcome.FAIL, message, numbers)
+        found.logits = max(found.logits, float((ours_LV - theirs_LV).abs().max()))
+        found.spread = max(found.spread, float(theirs_LV.std()))
+        found.positions += len(theirs_LV)
+        found.argmax_equal += int((ours_LV.argmax(-1) == theirs_LV.argmax(-1)).sum())
+    return found
 
 
 def check_chain(drafter: Drafter, passes: Sequence[Pass]) -> Check:

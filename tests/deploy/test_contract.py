@@ -20,6 +20,8 @@ RESOLVED = Path(__file__).parent / "resolved.json"
 TARGET: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096}
 DRAFTER: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "max_position_embeddings": 2048, "draft_vocab_size": 40}
 
+PAGED_TREE = {"topk": 2, "draft_tokens": 4, "page_size": 16, "attention_backend": "torch_native"}
+
 
 def models(folder: Path, target: dict[str, Any] | None = None, drafter: dict[str, Any] | None = None) -> tuple[Path, Path]:
     """A target and a drafter folder that hold a config each, with changes; a key changed to None is taken out."""
@@ -76,11 +78,14 @@ def test_the_environment_is_ours_and_shows_no_secret(tmp_path: Path) -> None:
         "SGL_FORCE_SHUTDOWN": "1",
         "OMP_NUM_THREADS": "64",
         "PYTHONPATH": "/x",
+        "WORLD_SIZE": "8",
+        "TRITON_INTERPRET": "1",
+        "SYNC_TOKEN_IDS_ACROSS_TP": "1",
         "API_KEY": "secret",
     }
     made = launch(tmp_path, threads=2)
     environment = made.full_environment(inherited)
-    assert "SGLANG_SIMULATE_ACC_LEN" not in environment and "SGL_FORCE_SHUTDOWN" not in environment and "PYTHONPATH" not in environment
+    assert not environment.keys() & (inherited.keys() - {"PATH", "OMP_NUM_THREADS", "API_KEY"})
     assert environment["PATH"] == "/bin" and environment["OMP_NUM_THREADS"] == "2"
     assert environment["SGLANG_PLATFORM"] == "draftproof_cpu" and environment["TORCHDYNAMO_DISABLE"] == "1"
     assert "secret" not in json.dumps(made.record())
@@ -98,9 +103,11 @@ def test_a_digest_is_of_what_is_computed_not_of_the_address(tmp_path: Path) -> N
         ("algorithm", "launch-flags", {"algorithm": "EAGLE"}, "accepts nothing"),
         ("chain-draft-tokens", "launch-flags", {"steps": 1, "draft_tokens": 16}, "steps 1 and topk 1 with 16 draft tokens.*2 draft tokens"),
         ("tree-fills-draft-tokens", "launch-flags", {"steps": 2, "topk": 2, "draft_tokens": 12}, "12 draft tokens.*has 7 nodes"),
-        ("tree-with-pages", "launch-flags", {"topk": 2, "draft_tokens": 4, "page_size": 16}, r"topk 2\) with page_size 16 on cpu_sdpa"),
+        ("tree-with-pages", "launch-flags", PAGED_TREE, r"topk 2\) with page_size 16 on torch_native"),
+        ("cpu-backend", "launch-flags", {"page_size": 16}, "page_size 16 on cpu_sdpa"),
+        ("cpu-backend", "launch-flags", {"draft_window": 64}, "draft window of 64 on cpu_sdpa"),
         ("pool-holds-a-request", "launch-flags", {"max_total_tokens": 1000}, "holds no request of context_length 2048"),
-        ("pool-holds-a-request", "launch-flags", {"page_size": 3}, "no multiple of page_size 3"),
+        ("pool-holds-a-request", "launch-flags", {"page_size": 3, "attention_backend": "triton"}, "no multiple of page_size 3"),
         ("context-within-drafter", "context-length", {"context_length": 4096}, "beyond the drafter's 2048 positions"),
         ("context-within-target", "context-length", {"context_length": 8192, "steps": None}, "beyond the target's 4096 positions"),
     ],
@@ -149,7 +156,7 @@ def _refused_by(checks: list[Any], rule: str, kind: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"steps": None}, {"steps": 1}, {"topk": 2, "draft_tokens": 7, "steps": 2}, {"page_size": 16}],
+    [{}, {"steps": None}, {"steps": 1}, {"topk": 2, "draft_tokens": 7, "steps": 2}, {"page_size": 16, "attention_backend": "triton"}],
 )
 def test_healthy_launches_are_not_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     checks = refusals(launch(tmp_path, **changes).flags)

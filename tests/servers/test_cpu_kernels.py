@@ -14,7 +14,6 @@ from tasks.config import DeployConfig
 from tasks.deploy import start_server
 from tasks.deploy.server import Server
 from tasks.report import Silent
-from tasks.verdict import MachineTrouble
 from tests.verify.drafters import random_drafter
 
 pytestmark = pytest.mark.servers
@@ -63,9 +62,3 @@ def test_sampling_is_refused_by_a_speculative_server_only(pair: tuple[Server, Se
     assert "answers greedily" in answers[1].text
     assert answers[0].status_code == (400 if "sampling_seed" in asked else 200)
     assert pair[1].generate([7, 8, 9], 4).tokens == pair[0].generate([7, 8, 9], 4).tokens  # and goes on
-
-
-def test_pages_are_refused_at_start(tiny_target: Path, tmp_path: Path) -> None:
-    config = DeployConfig.model_validate({**SETTINGS, "page_size": 16})
-    with pytest.raises(MachineTrouble, match="pages of 16 tokens"):
-        start_server(config, target=tiny_target, drafter=None, steps=None, log=tmp_path / "log", report=Silent())
