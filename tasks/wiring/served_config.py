@@ -98,7 +98,10 @@ def check_flags(config: Mapping[str, Any], target_hidden_size: int) -> Check:
                 "eagle_config.use_aux_hidden_state is not true: SGLang would feed the last state alone",
             ),
             *(
-                (key in eagle(config) and key not in config, f"{key} stands in eagle_config, where SGLang does not look: put it at the top")
+                (
+                    bool(eagle(config).get(key)) and key not in config,
+                    f"{key} stands in eagle_config, where SGLang does not look: put it at the top",
+                )
                 for key in ("fc_norm", "norm_output", "use_aux_norm")
             ),
             (flags(config)["fc_norm"] and flags(config)["norm_before_fc"], "fc_norm and norm_before_fc are both true"),

@@ -166,7 +166,7 @@ SERVED = [
     Mutant(
         "K2 norm_output in eagle_config",
         Kind.ARCHITECTURE_FLAGS,
-        config=lambda c: c["eagle_config"].update(norm_output=c.pop("norm_output")),
+        config=both(drop("norm_output"), eagle(norm_output=True)),
     ),
     Mutant("K2 norm_before_fc flipped", Kind.ARCHITECTURE_FLAGS, config=eagle(norm_before_fc=True)),
     Mutant("K2 fc_norm flipped", Kind.ARCHITECTURE_FLAGS, config=put(fc_norm=True)),
@@ -206,6 +206,7 @@ HEALTHY: dict[str, dict[str, Change]] = {
     "with the target's embedding": {"tensors": lambda t: t.update({"embed_tokens.weight": random_like((96, 64))})},
     "int32 offsets": {"tensors": change("d2t", lambda t: t.int())},
     "norm_before_fc at the top": {"config": lambda c: c.update(norm_before_fc=c["eagle_config"].pop("norm_before_fc"))},
+    "norm_output off, in eagle_config": {"config": both(drop("norm_output"), eagle(norm_output=False))},
     "torch_dtype for dtype": {"config": lambda c: c.update(torch_dtype=c.pop("dtype"))},
     "rope_theta for rope_parameters": {"config": lambda c: c.update(rope_theta=c.pop("rope_parameters")["rope_theta"])},
     "no count of features": {"config": drop("num_aux_hidden_states")},
