@@ -16,7 +16,7 @@ from flows.servers import starter
 from flows.session import Session
 from flows.story import describe
 from flows.verification import BUILTIN_PROMPTS
-from flows.workload import Workload, longest_prompt, predictions, read_files, replayer, trees_of
+from flows.workload import Workload, judge, longest_prompt, predictions, read_files, trees_of
 from tasks.benchmark import Benchmark, CachedChoice, Prediction, Setting, Start, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.config import Config
@@ -146,6 +146,7 @@ class Bench:
         self, prepared: TargetProduct, workload: Workload, predicted: dict[Setting, Prediction], servers: Attached | None
     ) -> Benchmark:
         config = self._config
+        dtype = servers.dtype if servers else config.deploy.dtype
         contract: list[Check] = []
 
         def starting(run: StageRun) -> Start:
@@ -170,11 +171,11 @@ class Bench:
                 predicted=predicted,
                 starter=starting,
                 choice=servers.choice(config) if servers else None,
-                dtype=servers.dtype if servers else config.deploy.dtype,
+                dtype=dtype,
                 served_tolerance=config.promote.served_tolerance,
                 seed=config.seed,
                 store=self._session.store,
-                replay=replayer(config, self._drafter, workload, lambda: self._opened(prepared)) if self._drafter else None,
+                judge=judge(config, self._drafter, workload, lambda: self._opened(prepared), dtype) if self._drafter else None,
             )
         finally:
             self.checks += contract

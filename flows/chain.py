@@ -11,7 +11,7 @@ from flows.early import check_against_target
 from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
 from flows.session import Session
-from flows.workload import Workload, longest_prompt, predictions, read_files, replayer, trees_of
+from flows.workload import Workload, judge, longest_prompt, predictions, read_files, trees_of
 from tasks.benchmark import Benchmark, CachedChoice, settings_to_try
 from tasks.benchmark.task import benchmark
 from tasks.capture import open_tap
@@ -225,5 +225,5 @@ class Chain:
             served_tolerance=self.config.promote.served_tolerance,
             seed=self.config.seed,
             store=self._store,
-            replay=replayer(self.config, exported.folder, workload, lambda: self._opened(prepared)),
+            judge=judge(self.config, exported.folder, workload, lambda: self._opened(prepared), settings.dtype),
         )

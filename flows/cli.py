@@ -51,12 +51,27 @@ def verify(
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL conversations to measure on; else built-in ones.")
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", help="A server that should be serving this drafter: is it? It is asked, never ended."),
+    ] = None,
+    plain: Annotated[
+        str | None,
+        typer.Option("--plain", metavar="URL", help="With --server: one of the same target without speculation, to compare texts with."),
+    ] = None,
     json: Json = None,
 ) -> int:
-    """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have."""
-    from flows.verify import verify_here
+    """Prove a drafter on disk, alone: what it computes, and the acceptance that it will have; with --server, that it is what is served."""
+    if server is None:
+        if plain is not None:
+            raise BadInput("--plain", found="no --server", expected="both, or neither", do="Name the speculative server too.")
+        from flows.verify import verify_here
 
-    return verify_here(checkpoint, target, prompts, json)
+        return verify_here(checkpoint, target, prompts, json)
+    from flows.verification import Asked
+    from flows.verify_server import Running, verify_server_here
+
+    return verify_server_here(Running(Asked(checkpoint.resolve(), target, prompts), server, plain), json)
 
 
 @app.command()

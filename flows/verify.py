@@ -49,7 +49,7 @@ def _tell(found: Verification, run_id: str | None) -> None:
     console = Console()
     table = Table(show_header=False, box=None)
     for check in found.verdict.checks:
-        table.add_row(*_row(check))
+        table.add_row(*row(check))
     for prediction in found.predictions:
         accept = prediction.accept_length
         interval = f"{accept.value:.3f} ({accept.low:.3f} to {accept.high:.3f})"
@@ -65,7 +65,7 @@ def _tell(found: Verification, run_id: str | None) -> None:
         console.print(Text(f"report.md and plot.html are in MLflow, run {run_id}", style="dim"))
 
 
-def _row(check: Check) -> tuple[Text, str, Text]:
+def row(check: Check) -> tuple[Text, str, Text]:
     """A check as a row of a table."""
     return Text(check.verdict, style=_STYLES.get(check.verdict, "red")), check.name, Text(check.message)
 

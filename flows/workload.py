@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.benchmark import Prediction, Row, Setting
+from tasks.benchmark import Benchmark, Prediction, Setting, greedy_answers
 from tasks.data import read_workload
 from tasks.device import place
+from tasks.report import Silent
 from tasks.verdict import Check
-from tasks.verify import Served, replay_served
+from tasks.verify import Served, Texts, check_lossless, replay_served
 
 if TYPE_CHECKING:
-    from tasks.benchmark.task import Replay
+    from tasks.benchmark.task import Judge
     from tasks.config import Config
     from tasks.products import TargetProduct
     from tasks.verify import Verification
@@ -43,22 +44,37 @@ def read_files(config: Config, target: TargetProduct, count: int) -> Workload:
     return Workload([prompt.tokens for prompt in found], [prompt.category for prompt in found])
 
 
-def replayer(config: Config, drafter: Path, workload: Workload, open_target: Callable[[], TargetForward]) -> Replay:
-    """What tells, in lower precision, whether a drafter is served as it was trained: its acceptance along the served tokens."""
+def judge(config: Config, drafter: Path, workload: Workload, open_target: Callable[[], TargetForward], dtype: str) -> Judge:
+    """What tells whether a drafter is served as it was trained, or else how, and whether texts part at near-ties alone.
 
-    def replay(setting: Setting, rows: Sequence[Row]) -> Check:
-        return replay_served(
-            drafter,
-            open_target(),
-            [Served(workload.prompts[row.prompt], row.tokens, row.verify_rounds, row.right_drafts) for row in rows],
-            steps=setting.steps,
-            topk=setting.topk,
-            draft_tokens=setting.draft_tokens,
-            tolerance=config.promote.served_tolerance,
-            device=place(config.verify.device, "float32").device,
-        )
+    `dtype`: what the servers compute in.
+    """
 
-    return replay
+    def judged(found: Benchmark) -> list[Check]:
+        target = open_target()
+        pairs = greedy_answers(found)
+        served = [(row, workload.prompts[row.prompt]) for row in found.last_answers]
+        texts = {(p.prompt, tuple(p.tokens), tuple(s.tokens)): Texts(workload.prompts[p.prompt], p.tokens, s.tokens) for p, s in pairs}
+        own = {(plain.prompt, tuple(plain.tokens)) for plain, _ in pairs}
+        return [
+            replay_served(
+                drafter,
+                target,
+                [Served(prompt, row.tokens, row.verify_rounds, row.right_drafts) for row, prompt in served],
+                steps=found.setting.steps,
+                topk=found.setting.topk,
+                draft_tokens=found.setting.draft_tokens,
+                exact=dtype == "float32",
+                tolerance=config.promote.served_tolerance,
+                device=place(config.verify.device, "float32").device,
+                report=Silent(),
+            ),
+            check_lossless(target, list(texts.values()), restless=len(own) - len({prompt for prompt, _ in own}), exact=False).model_copy(
+                update={"name": "first differences"}
+            ),
+        ]
+
+    return judged
 
 
 def trees_of(settings: Sequence[Setting]) -> list[tuple[int, int, int]]:

@@ -21,6 +21,7 @@ __all__ = [
     "Setting",
     "Start",
     "benchmark_drafter",
+    "greedy_answers",
     "render",
     "settings_to_try",
 ]
@@ -72,6 +73,13 @@ def benchmark_drafter(
         seed=seed,
         report=report,
     )
+
+
+def greedy_answers(found: Benchmark) -> list[tuple[Row, Row]]:
+    """The plain and the speculative server's answer to the same prompt, of every complete pair at any concurrency."""
+    from tasks.benchmark.evidence import answers
+
+    return answers(found.rows)
 
 
 def render(found: Benchmark) -> str:

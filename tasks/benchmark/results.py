@@ -177,6 +177,15 @@ class Benchmark(_Record):
         return CachedChoice(settings={point.concurrency: point.setting for point in self.points}, candidates=self.candidates)
 
     @property
+    def last_answers(self) -> list[Row]:
+        """Of the chosen setting, the speculative server's answer to each prompt in the first of the final repeats."""
+        return [
+            row
+            for row in self.rows
+            if row.phase == "final" and row.server == "speculative" and row.setting == self.setting and row.repeat == 0 and not row.error
+        ]
+
+    @property
     def stops_paying(self) -> int | None:
         """The least measured concurrency at which speculation is not shown to be faster; None = it always is."""
         return min((point.concurrency for point in self.points if point.speedup.low <= 1), default=None)

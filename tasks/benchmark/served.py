@@ -29,7 +29,7 @@ def speculation_as_asked(evidence: Evidence) -> Check:
 
 
 def lossless(evidence: Evidence) -> Check:
-    """Greedy texts equal the plain server's: all of them in float32; a rate, with a warning, in lower precision."""
+    """Greedy texts equal the plain server's: all of them in float32; in lower precision a rate, whose differences the judge looks at."""
     both = answers(evidence.rows)
     different = [(plain, spec) for plain, spec in both if plain.tokens != spec.tokens]
     restless = _plain_differences(evidence.rows)

@@ -14,12 +14,12 @@ from tasks.benchmark.results import Point, Row
 from tasks.config import BenchmarkConfig
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
-from tasks.verdict import Check, ProofFailed, Verdict
+from tasks.verdict import Check, Outcome, ProofFailed, Verdict
 
 _FILE = "choice.json"
 
-Replay = Callable[[Setting, Sequence[Row]], Check]
-"""What the standalone drafter accepts along the tokens of these speculative answers, against what the server counted."""
+Judge = Callable[[Benchmark], list[Check]]
+"""What the standalone drafter and its target say of the answers that were given."""
 
 
 @stage_task("benchmark", retries=1)
@@ -37,12 +37,13 @@ def benchmark(
     served_tolerance: float,
     seed: int,
     store: Store,
-    replay: Replay | None = None,
+    judge: Judge | None = None,
 ) -> Benchmark:
     """Plain against speculative. The choice of the setting is kept by content; plain and best are always measured again.
 
     `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found. Servers that
     run already leave none: it is given as `choice`.
+    `judge` is asked where a check failed, and always in lower precision, where counts and texts part at near-ties.
     Raises ProofFailed when the measurement is invalid, or what is served is not what was predicted.
     """
     key = store.key(
@@ -67,8 +68,9 @@ def benchmark(
         seed=seed,
         report=run,
     )
-    if replay is not None and dtype != "float32":
-        found = found.model_copy(update={"checks": [*found.checks, replay(found.setting, _last_answers(found))]})
+    if judge is not None and (dtype != "float32" or any(check.verdict is Outcome.FAIL for check in found.checks)):
+        # First, since of two that fail the judge's names the fault by numbers.
+        found = found.model_copy(update={"checks": [*judge(found), *found.checks]})
     _keep_choice(store, key, found)
     record(run, found)
     verdict = Verdict.of("benchmark", found.checks, passed="the measurement is valid, and what is served is what was predicted")
@@ -76,15 +78,6 @@ def benchmark(
     if verdict.verdict.exit_status:
         raise ProofFailed(verdict)
     return found
-
-
-def _last_answers(found: Benchmark) -> list[Row]:
-    """Of the chosen setting, the speculative server's answer to each prompt in the first of the final repeats."""
-    return [
-        row
-        for row in found.rows
-        if row.phase == "final" and row.server == "speculative" and row.setting == found.setting and row.repeat == 0 and not row.error
-    ]
 
 
 def _choice(store: Store, key: str) -> CachedChoice | None:

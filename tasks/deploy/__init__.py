@@ -5,8 +5,9 @@ The door of the stage. Heavy imports happen inside the functions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.config import DeployConfig
 from tasks.deploy.contract import differing as differing
@@ -68,3 +69,14 @@ def check_launch(config: DeployConfig, *, target: Path, drafter: Path | None, st
 
     launch = plan(config, target=target, drafter=drafter, steps=steps, port=config.port or free_port(config.host))
     return preflight(launch) if ask_sglang else refusals(launch.flags)
+
+
+def check_running(info: Mapping[str, Any], *, target: Path, checkpoint: Path) -> list[Check]:
+    """The rules of a launch, on what a server that somebody else started resolved (`info`: its `/server_info`).
+
+    Its folders may lie on another machine, so `target` and `checkpoint` are read in their place.
+    Raises BadInput for folders without a readable config.json.
+    """
+    from tasks.deploy import running
+
+    return running.check_running(info, target=target, checkpoint=checkpoint)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.verify.results import HeldOut, Served, Verification
+from tasks.verify.results import HeldOut, Served, Texts, Verification
 
 if TYPE_CHECKING:
     from tasks.config import VerifyConfig
@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from tasks.verdict import Check
     from tasks.wiring.target import TargetForward
 
-__all__ = ["HeldOut", "Served", "Verification", "render", "replay_served", "verify_drafter", "verify_served"]
+__all__ = [
+    "HeldOut",
+    "Served",
+    "Texts",
+    "Verification",
+    "check_lossless",
+    "check_running",
+    "render",
+    "replay_served",
+    "verify_drafter",
+    "verify_served",
+]
 
 
 def verify_drafter(
@@ -88,16 +99,64 @@ def replay_served(
     steps: int,
     topk: int = 1,
     draft_tokens: int | None = None,
+    exact: bool,
     tolerance: float,
     device: str,
+    report: Report,
 ) -> Check:
-    """Link 4 in lower precision: the acceptance that the standalone drafter has along the tokens that a server really gave.
+    """Link 4 along the tokens that a server really gave: is as much accepted as the standalone drafter accepts there?
 
-    FAIL where the two differ by more than the share `tolerance`.
+    Where not, every known mis-wiring is tried for the one that gives the served counts; it is named with what to do.
+
+    Args:
+        steps, topk, draft_tokens: as the server resolved them; draft_tokens None = steps + 1.
+        exact: the server computes in float32, so that the counts themselves have to be equal; else the acceptances, within
+            the share `tolerance`.
     """
-    from tasks.verify.served import replay
+    from tasks.verify.running import Replay, replay
+    from tasks.verify.tree import Shape
 
-    return replay(checkpoint, target, served, steps=steps, topk=topk, draft_tokens=draft_tokens, tolerance=tolerance, device=device)
+    asked = Replay(Shape(steps, topk, draft_tokens or steps + 1), exact, tolerance)
+    return replay(checkpoint, target, served, asked=asked, device=device, report=report)
+
+
+def check_running(
+    checkpoint: Path,
+    target: TargetForward,
+    served: Sequence[Served],
+    *,
+    steps: int,
+    topk: int,
+    draft_tokens: int,
+    exact: bool,
+    tolerance: float,
+    device: str,
+    report: Report,
+) -> list[Check]:
+    """A server that somebody else started: the checkpoint's static checks, and `replay_served`.
+
+    Raises BadInput for a folder that holds no readable EAGLE-3 checkpoint.
+    """
+    from tasks.verify import running
+    from tasks.verify.tree import Shape
+
+    asked = running.Replay(Shape(steps, topk, draft_tokens), exact, tolerance)
+    return running.check_running(checkpoint, target, served, asked=asked, device=device, report=report)
+
+
+def check_lossless(target: TargetForward, texts: Sequence[Texts], *, restless: int, exact: bool) -> Check:
+    """Greedy texts of a speculative server against a plain one's, with the gap of the target's logits at each first difference.
+
+    Where two texts part at a near-tie, rounding may have chosen: WARN. FAIL where the target clearly prefers one of both
+    tokens, and at any difference if `exact` (both servers compute in float32).
+
+    Args:
+        restless: texts on which the plain server differs from itself.
+    """
+    from tasks.verify import lossless
+
+    found: Check = lossless.check_lossless(target, texts, restless=restless, exact=exact)
+    return found
 
 
 def render(found: Verification) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,10 @@ class Text:
     output_tokens: int
     features_SnH: torch.Tensor
     smallest_gap: float
+
+    def with_features(self, features_SnH: torch.Tensor) -> Text:
+        """The same text, fed otherwise."""
+        return replace(self, features_SnH=features_SnH)
 
 
 @torch.inference_mode()

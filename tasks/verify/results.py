@@ -38,6 +38,15 @@ class Served:
     right_drafts: int
 
 
+@dataclass(frozen=True)
+class Texts:
+    """Greedy answers of a plain and of a speculative server to one prompt."""
+
+    prompt: list[int]
+    plain: list[int]
+    speculative: list[int]
+
+
 class _Result(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

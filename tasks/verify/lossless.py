@@ -1,0 +1,56 @@
+"""Greedy texts of a speculative server against a plain one's: where two part, the target has to be nearly undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tasks.verdict import Check, Outcome
+from tasks.verify.results import Texts
+from tasks.wiring.kinds import Kind
+from tasks.wiring.target import TargetForward
+
+# Four roundings of bfloat16 (2^-8 each), as a share of the largest logit.
+_NEAR_TIE = 2**-6
+
+
+@torch.inference_mode()
+def check_lossless(target: TargetForward, texts: Sequence[Texts], *, restless: int, exact: bool) -> Check:
+    """See `tasks.verify.check_lossless`."""
+    differing = [one for one in texts if one.plain != one.speculative]
+    same = len(texts) - len(differing)
+    gaps = [_gap(target, one) for one in differing]
+    clear = sum(gap > tie for gap, tie in gaps)
+    numbers: dict[str, object] = {
+        "compared": len(texts),
+        "identical": same,
+        "plain_differs_from_itself": restless,
+        "gaps": [gap for gap, _ in gaps],
+    }
+    told = f"{same} of {len(texts)} greedy texts are the plain server's, which differs from itself on {restless}"
+    if not differing:
+        return Check(name="lossless", verdict=Outcome.PASS, message=told, numbers=numbers)
+    largest = max(gap for gap, _ in gaps)
+    return Check(
+        name="lossless",
+        verdict=Outcome.FAIL if exact or clear else Outcome.WARN,
+        kind=Kind.GREEDY_DIVERGENCE,
+        message=f"{told}; {clear} of {len(differing)} first differences are no near-ties (largest gap of logits {largest:.3g})",
+        numbers=numbers,
+    )
+
+
+def _gap(target: TargetForward, texts: Texts) -> tuple[float, float]:
+    """How far the worse of the two tokens is from the target's best where the texts part, and up to where that is a near-tie.
+
+    Infinite where one text only ends sooner.
+    """
+    both = zip(texts.plain, texts.speculative, strict=False)
+    common = next((i for i, (a, b) in enumerate(both) if a != b), None)
+    if common is None:
+        return float("inf"), 0.0
+    target.start()
+    logits_V = target.extend(torch.tensor(texts.prompt + texts.plain[:common]), [0], last_logits=1)[0][-1]
+    worse = torch.minimum(logits_V[texts.plain[common]], logits_V[texts.speculative[common]])
+    return float(logits_V.max() - worse), _NEAR_TIE * float(logits_V.abs().max())
