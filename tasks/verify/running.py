@@ -27,6 +27,8 @@ from tasks.wiring.kinds import Kind
 from tasks.wiring.target import TargetForward
 
 _NAME = "served acceptance"
+# So many answers tell the known mis-wirings apart; each costs a decoding per mis-wiring.
+_DECIDING = 6
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,16 @@ class Replay:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a way would have counted; `equal` requests have exactly the served counts."""
+    """What a way would have counted, and which requests have exactly the served counts (`same`)."""
 
     way: Way
-    verify_rounds: int
-    right_drafts: int
-    equal: int
+    verify_rounds: int = 0
+    right_drafts: int = 0
+    same: tuple[bool, ...] = ()
+
+    @property
+    def equal(self) -> int:
+        return sum(self.same)
 
     @property
     def accept_length(self) -> float:
@@ -77,25 +83,29 @@ def replay(checkpoint: Path, target: TargetForward, served: Sequence[Served], *,
     assert fed is not None, "a drafter that is served has boundaries"
     trained = record.features.boundaries if record else fed
     wiring = Wiring(load_drafter(opened, target.embedding(), device), tuple(trained), tuple(range(len(trained))))
-    as_trained = count([Way("as trained", Kind.QUALITY, "", wiring)], target, served, asked.shape, report)[0]
+    right = Way("as trained", Kind.QUALITY, "", wiring)
+    as_trained = count([right], target, served, asked.shape, report)[0]
     if as_trained.equal == len(served) or (not asked.exact and _alike(served, as_trained, asked.tolerance)):
         return Check(name=_NAME, verdict=Outcome.PASS, message=_told(served, as_trained), numbers=_numbers(served, as_trained))
     known = ways(wiring, target.facts.num_layers, lambda b: static.what_to_set(b, opened.architecture, target.facts))
-    others = count(known, target, served, asked.shape, report)
-    others.sort(key=lambda one: (-one.equal, abs(one.accept_length - _accepted(served))))
-    return _explained(served, as_trained, others, asked)
+    # Where counts compare, answers that differ tell most; elsewhere a choice by them would flatter the mis-wirings.
+    by_use = sorted(range(len(served)), key=lambda i: asked.exact and as_trained.same[i])
+    deciding = [served[i] for i in by_use[:_DECIDING]]
+    others = count(known, target, deciding, asked.shape, report)
+    others.sort(key=lambda one: (-one.equal, abs(one.accept_length - _accepted(deciding))))
+    return _explained(served, as_trained, deciding, others, asked)
 
 
 @torch.inference_mode()
 def count(tried: Sequence[Way], target: TargetForward, served: Sequence[Served], shape: tree.Shape, report: Report) -> list[Counted]:
     """What each way would have counted along the served tokens."""
-    totals = [Counted(way, 0, 0, 0) for way in tried]
+    totals = [Counted(way) for way in tried]
     boundaries = sorted({boundary for way in tried if way.wiring for boundary in way.wiring.boundaries})
     for number, one in enumerate(served, 1):
         for i, (verified, right) in enumerate(list(_rounds(tried, target, one, boundaries, shape))):
             same = (verified, right) == (one.verify_rounds, one.right_drafts)
             so_far = totals[i]
-            totals[i] = Counted(tried[i], so_far.verify_rounds + verified, so_far.right_drafts + right, so_far.equal + same)
+            totals[i] = Counted(tried[i], so_far.verify_rounds + verified, so_far.right_drafts + right, (*so_far.same, same))
         report.progress(number, len(served), "answers followed")
     return totals
 
@@ -143,20 +153,23 @@ def _told(served: Sequence[Served], counted: Counted) -> str:
     )
 
 
-def _explained(served: Sequence[Served], as_trained: Counted, others: Sequence[Counted], asked: Replay) -> Check:
-    """`others` in the order in which they fit."""
+def _explained(
+    served: Sequence[Served], as_trained: Counted, deciding: Sequence[Served], others: Sequence[Counted], asked: Replay
+) -> Check:
+    """`others`: what each known mis-wiring would have counted on the `deciding` answers, in the order in which they fit."""
     told, numbers = _told(served, as_trained), _numbers(served, as_trained)
-    fits = [one for one in others if one.equal == len(served)]
+    fits = [one for one in others if one.equal == len(deciding)]
     if not fits and _alike(served, as_trained, asked.tolerance):
         message = f"{told}. They differ by less than {asked.tolerance:.0%}, and no known mis-wiring gives the served counts: near-ties?"
         return Check(name=_NAME, verdict=Outcome.WARN, kind=Kind.RUNTIME_INTERACTION, message=message, numbers=numbers)
     if not fits:
-        # Where counts compare, a way that gives the counts of fewer answers than the trained one is no explanation.
-        fits = [one for one in others if _alike(served, one, asked.tolerance) and (not asked.exact or one.equal > as_trained.equal)]
+        # Where counts compare, a way that gives those of no answer is no explanation.
+        fits = [one for one in others if _alike(deciding, one, asked.tolerance) and (one.equal > 0 or not asked.exact)]
     numbers["fit"] = [{"name": one.way.name, "predicted": one.accept_length, "equal_by_count": one.equal} for one in fits]
+    numbers["deciding"] = len(deciding)
     if fits:
         numbers["hypothesis"] = fits[0].way.name
-        return _failed(fits[0].way.kind, f"{told}. {_named(fits, len(served))}", numbers)
+        return _failed(fits[0].way.kind, f"{told}. {_named(fits, len(deciding))}", numbers)
     if _accepted(served) > as_trained.accept_length:
         more = "More is accepted than can be: is the acceptance simulated (SGLANG_SIMULATE_ACC_LEN) or its threshold lowered?"
         return _failed(Kind.LAUNCH_FLAGS, f"{told}. {more}", numbers)
@@ -168,7 +181,7 @@ def _named(fits: Sequence[Counted], answers: int) -> str:
     best = fits[0]
     also = f" The figures cannot tell it from: {', '.join(one.way.name for one in fits[1:])}." if fits[1:] else ""
     return (
-        f"Known mis-wiring that would give {best.accept_length:.3f}, and {best.equal} of {answers} answers by count: "
+        f"Known mis-wiring that would give the counts of {best.equal} of {answers} of them (acceptance {best.accept_length:.3f}): "
         f"{best.way.name}. {best.way.do}{also}"
     )
 

@@ -94,7 +94,7 @@ def test_a_mis_wiring_is_named_from_the_counts(
     assert (check.verdict, check.kind) == (Outcome.FAIL, kind), check
     named = [way["name"] for way in check.numbers["fit"]]
     assert any(hypothesis in name for name in named) and len(named) <= 3, check
-    assert all(way["equal_by_count"] == 5 for way in check.numbers["fit"])
+    assert all(way["equal_by_count"] == check.numbers["deciding"] > 2 for way in check.numbers["fit"])
 
 
 def test_figures_that_no_mis_wiring_gives_are_said_to_be_such(fitted_draft: Path, plain_target: PlainTarget) -> None:
