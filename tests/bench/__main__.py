@@ -11,16 +11,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from flows.pipeline import commit
 from tasks.device import cores
 from tasks.environment.machine import machine
 from tasks.store import home
 from tasks.verdict import BadInput, DraftproofError
-from tests.bench import decode, faults
+from tests.bench import decode, faults, verify
 from tests.bench.drafter import Benched
 
-_PARTS = {"faults": faults.measure, "decode": decode.measure}
+_PARTS = {"faults": faults.measure, "verify": verify.measure, "decode": decode.measure}
 
 
 def main(
@@ -37,16 +38,25 @@ def main(
         began = time.monotonic()
         table, figures = _PARTS[part](benched)
         console.print(table)
-        typer.echo(f"{part}: {time.monotonic() - began:.0f} s; kept in {_keep(part, figures)}")
+        typer.echo(f"{part}: {time.monotonic() - began:.0f} s; kept in {_keep(part, table, figures)}")
 
 
-def _keep(part: str, figures: Any) -> Path:
+def _keep(part: str, table: Table, figures: Any) -> Path:
+    """As JSON, and the table as markdown beside it."""
     found = machine()
     where = {"cpu": found.cpu, "cores": cores(), "features": found.cpu_features, "memory": found.memory, "platform": platform.platform()}
     path = home() / "bench" / f"{part}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"part": part, "commit": commit(), "machine": where, "figures": figures}, indent=1))
+    origin = f"{time.strftime('%Y-%m-%d')}, commit {commit()}, {found.cpu}, {cores()} cores, {found.memory / 2**30:.0f} GB"
+    path.with_suffix(".md").write_text(f"# {table.title}\n\n{origin}\n\n{_markdown(table)}\n")
     return path
+
+
+def _markdown(table: Table) -> str:
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    lines = [[str(column.header) for column in table.columns], ["---"] * len(table.columns), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
 
 
 if __name__ == "__main__":

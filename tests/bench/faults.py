@@ -1,105 +1,108 @@
-"""Faults planted in copies of a real drafter: what an accuracy gate sees of them, and what `verify` says."""
+"""Faults planted in a real drafter: what gates on its accuracy see of them, and what `verify` says."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
-from safetensors.torch import load_file, save_file
 
 from tasks.config import VerifyConfig
 from tasks.report import Silent
 from tasks.verdict import Outcome
-from tasks.verify import HeldOut, Verification, verify_drafter
-from tasks.wiring.families import family_of_config
+from tasks.verify import HeldOut, Verification, accuracy, parity, static, verify_drafter
+from tasks.verify.checkpoint import read_checkpoint
+from tasks.verify.drafter import Drafter, load_drafter
+from tasks.verify.features import Features
+from tasks.verify.results import StepAccuracy
+from tasks.wiring.probes import read_probes
 from tasks.wiring.record import FILE as RECORD
 from tasks.wiring.record import WiringRecord
-from tasks.wiring.translate import sglang_ids
+from tasks.wiring.target import TargetForward
 from tests.bench.drafter import Benched
-from tests.faults.mutants import Tamper, settings
+from tests.bench.planted import Feeding, Planted, planted
 
-_CONVERSATIONS = 32
-_GATES = (0.01, 0.02, 0.05)
-"""Falls of the first step's accuracy at which a gate would stop."""
+_CONVERSATIONS, _STEPS = 32, 3
+Steps = Sequence[StepAccuracy]
 
 
-def measure(benched: Benched) -> tuple[Table, list[dict[str, Any]]]:
+def _fall(points: float) -> Callable[[Steps, Steps], bool]:
+    return lambda found, right: right[0].accuracy.value - found[0].accuracy.value > points
+
+
+# Where a gate on the accuracy would stop: the first step falls by so much, or below the healthy drafter's interval; the
+# strictest looks at every step.
+_GATES: dict[str, Callable[[Steps, Steps], bool]] = {
+    "-1%": _fall(0.01),
+    "-2%": _fall(0.02),
+    "-5%": _fall(0.05),
+    "interval": lambda found, right: found[0].accuracy.value < right[0].accuracy.low,
+    "interval, any step": lambda found, right: any(f.accuracy.value < r.accuracy.low for f, r in zip(found, right, strict=True)),
+}
+
+
+def measure(benched: Benched) -> tuple[Table, dict[str, Any]]:
     """One row per fault. The record is taken away, so that the numbers decide and not what is written down."""
-    rows = benched.held_out(_CONVERSATIONS)
+    rows, faults = benched.held_out(_CONVERSATIONS), planted(benched)
+    found, healthy = [], []
     with tempfile.TemporaryDirectory() as scratch:
-        found = [_row(name, benched, tamper, rows, Path(scratch) / str(i)) for i, (name, tamper) in enumerate(_faults(benched).items())]
-    right = found[0]["accuracy"][0]
-    for row in found:
-        fall = right - row["accuracy"][0] if row["accuracy"] else None
-        row["gates"] = {f"{gate:.0%}": fall is None or fall > gate for gate in _GATES}
-    return _table(found), found
+        for i, fault in enumerate(faults):
+            steps, row = _row(fault, benched, rows, Path(scratch) / str(i))
+            healthy = healthy or steps
+            # A drafter that cannot be loaded has no accuracy: any gate stops it.
+            found.append({**row, "gates": {name: not steps or gate(steps, healthy) for name, gate in _GATES.items()}})
+    figures = {"positions": healthy[0].positions, "conversations": len(rows), "detected": _rates(found), "faults": found}
+    return _table(figures), figures
 
 
-def _faults(benched: Benched) -> dict[str, Tamper]:
-    """Those of `facts/speculators.md` that a folder can hold."""
-    record = WiringRecord.read(benched.drafter)
-    fed, layers, config = record.features.boundaries, record.target.num_layers, benched.target.folder / "config.json"
-    family = family_of_config(json.loads(config.read_text()), str(config))
-
-    def boundaries(*fed: int) -> Tamper:
-        return settings(eagle_config={"eagle_aux_hidden_state_layer_ids": sglang_ids(fed, family, layers)})
-
-    def columns(*order: int) -> Tamper:
-        return _weights(lambda w: {"fc.weight": torch.cat([w["fc.weight"].chunk(len(order), 1)[i] for i in order], 1)})
-
-    theta = record.draft.rope.theta if record.draft else 1e4
-    return {
-        "none": lambda folder: None,
-        "every layer +1": boundaries(*(b + 1 for b in fed)),
-        "every layer -1": boundaries(*(b - 1 for b in fed)),
-        "the last three layers": boundaries(layers - 3, layers - 2, layers - 1),
-        "order high, mid, low": columns(2, 1, 0),
-        "order mid, low, high": columns(1, 0, 2),
-        "embedding and hidden swapped": _weights(_halves),
-        "d2t read as ids": _weights(lambda w: {"d2t": w["d2t"] + torch.arange(len(w["d2t"]))}),
-        "d2t ignored": _weights(lambda w: {"d2t": torch.zeros_like(w["d2t"])}),
-        f"RoPE theta {theta / 10:g}": _theta(theta / 10),
-        f"RoPE theta {theta * 5:g}": _theta(theta * 5),
-        "norm_output flipped": settings(norm_output=not (record.draft and record.draft.norm_output)),
-        "head rows one off": _weights(lambda w: {"lm_head.weight": w["lm_head.weight"].roll(1, 0)}),
-        "no head": lambda folder: _rewrite(folder, lambda w: {name: w[name] for name in w if name != "lm_head.weight"}),
-        "random weights": _weights(
-            lambda w: {name: torch.randn_like(w[name]) * 0.02 for name in w if "proj" in name or name == "fc.weight"}
-        ),
-    }
-
-
-def _row(name: str, benched: Benched, tamper: Tamper, rows: list[HeldOut], folder: Path) -> dict[str, Any]:
+def _row(fault: Planted, benched: Benched, rows: list[HeldOut], folder: Path) -> tuple[Steps, dict[str, Any]]:
     shutil.copytree(benched.drafter, folder, ignore=shutil.ignore_patterns(RECORD))
-    tamper(folder)
+    if fault.folder:
+        fault.folder(folder)
+    target: TargetForward = Feeding(benched.opened, fault.feed) if fault.feed else benched.opened
     began = time.monotonic()
-    found = _verify(benched, folder, rows)
-    verdict = found.verdict
-    return {
-        "fault": name,
-        "accuracy": [step.accuracy.value for step in found.steps],
-        "interval": [found.steps[0].accuracy.low, found.steps[0].accuracy.high] if found.steps else None,
-        "positions": found.steps[0].positions if found.steps else 0,
-        "max_logit_difference": found.max_logit_difference,
-        "verdict": verdict.verdict,
-        "kind": verdict.kind,
-        "named": verdict.hypothesis or (verdict.message if verdict.verdict is Outcome.FAIL else None),
-        "seconds": time.monotonic() - began,
+    found = None if fault.in_engine else _verify(folder, target, rows)
+    seconds = time.monotonic() - began
+    served = _served(fault, benched, folder)
+    steps: Steps = found.steps if found else []
+    if served and not steps:
+        features = Features(target, served[1], None)
+        steps, _ = accuracy.total(
+            [
+                accuracy.count(served[0], target, row, *features.of(row), steps=_STEPS, tie=VerifyConfig().max_logit_difference)
+                for row in rows
+            ]
+        )
+    difference = _difference(benched, *served, target) if served else None
+    said = found.verdict if found else None
+    words = f"{said.hypothesis or ''} {said.message}" if said else ""
+    return steps, {
+        "fault": fault.name,
+        "kind": said.kind if said else None,
+        "accuracy": [step.accuracy.model_dump() for step in steps],
+        "right": [step.right for step in steps],
+        "logit_difference": difference,
+        "parity": found.max_logit_difference if found else None,
+        "verdict": said.verdict if said else None,
+        # Of an engine's own fault no file tells; the served logits do, which link 3 compares under parity's bound.
+        "caught": said.verdict is Outcome.FAIL if said else (difference or 0) > VerifyConfig().max_logit_difference,
+        "hypothesis": said.hypothesis if said else None,
+        "message": said.message if said else None,
+        "named_right": said.kind == fault.kind and fault.said in words if said else None,
+        "seconds": seconds if said else None,
     }
 
 
-def _verify(benched: Benched, folder: Path, rows: list[HeldOut]) -> Verification:
+def _verify(folder: Path, target: TargetForward, rows: list[HeldOut]) -> Verification:
     return verify_drafter(
         VerifyConfig(),
         checkpoint=folder,
-        target=benched.opened,
+        target=target,
         held_out=rows,
         trainer_logits=None,
         trainer_steps=None,
@@ -110,41 +113,54 @@ def _verify(benched: Benched, folder: Path, rows: list[HeldOut]) -> Verification
     )
 
 
-def _weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Tamper:
-    return lambda folder: _rewrite(folder, lambda w: {**w, **change(w)})
+def _served(fault: Planted, benched: Benched, folder: Path) -> tuple[Drafter, list[int]] | None:
+    """What a server would run, and the boundaries that it would feed; None where it cannot."""
+    if fault.engine or fault.fed:
+        right = load_drafter(read_checkpoint(benched.drafter), benched.opened.embedding())
+        return fault.engine(right) if fault.engine else right, list(fault.fed or WiringRecord.read(benched.drafter).features.boundaries)
+    opened = read_checkpoint(folder)
+    facts = static.examine(opened, None, benched.opened.facts, longest=0)
+    if facts.boundaries is None or not facts.loadable:
+        return None
+    return load_drafter(opened, benched.opened.embedding()), facts.boundaries
 
 
-def _rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-    torch.manual_seed(0)
-    path = folder / "model.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)
+def _difference(benched: Benched, drafter: Drafter, fed: list[int], target: TargetForward) -> float:
+    """Largest logit difference from the trainer's on the golden probes, given what a server feeds.
+
+    Where features are the trained ones it is given those that are stored, to the bit: they are rounded to bfloat16.
+    """
+    features, probes = Features(target, fed, None), read_probes(benched.drafter) or []
+    trained = target is benched.opened and fed == WiringRecord.read(benched.drafter).features.boundaries
+    given = [p if trained else replace(p, features_SnH=features.at(p.token_ids_S.tolist(), fed)) for p in probes]
+    return max(step.max_difference for probe in given for step in parity.compare(drafter, probe))
 
 
-def _halves(w: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: torch.cat(w[name].chunk(2, 1)[::-1], 1) for name in w if any(f"self_attn.{which}_proj.weight" in name for which in "qkv")}
-
-
-def _theta(value: float) -> Tamper:
-    return settings(rope_parameters={"rope_type": "default", "rope_theta": value})
-
-
-def _table(found: list[dict[str, Any]]) -> Table:
+def _rates(found: list[dict[str, Any]]) -> dict[str, str]:
+    """Of the faults, how many each gate, and `verify`, stops; and how many of those that it can name it names rightly."""
     faults = [row for row in found if row["fault"] != "none"]
-    table = Table(title=f"Faults planted in a real drafter, {found[0]['positions']} held-out positions")
-    for heading in ("fault", "accuracy by step", "logits", *(f"gate {gate:.0%}" for gate in _GATES), "verify", "named", "s"):
+    named = [row["named_right"] for row in faults if row["named_right"] is not None]
+    rates = {name: f"{sum(row['gates'][name] for row in faults)}/{len(faults)}" for name in _GATES}
+    return {**rates, "verify": f"{sum(row['caught'] for row in faults)}/{len(faults)}", "named": f"{sum(named)}/{len(named)}"}
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    table = Table(title=f"Faults planted in a real drafter, {figures['positions']} held-out positions")
+    headings = ("fault", "accuracy by step", "logits", *(f"gate {name}" for name in _GATES), "verify", "named", "s")
+    for heading in headings:
         table.add_column(heading, justify="right" if heading in ("logits", "s") else "left")
-    for row in found:
-        difference = row["max_logit_difference"]
+    for row in figures["faults"]:
+        difference, verdict = row["logit_difference"], row["verdict"] or "served logits"
         table.add_row(
             row["fault"],
-            " ".join(f"{value:.3f}" for value in row["accuracy"]) or "–",
+            " ".join(f"{step['value']:.3f}" for step in row["accuracy"]) or "–",
             "–" if difference is None else f"{difference:.2g}",
             *("stops" if stops else "passes" for stops in row["gates"].values()),
-            str(row["verdict"]),
-            (row["named"] or "")[:60],
-            f"{row['seconds']:.0f}",
+            str(verdict),
+            (row["hypothesis"] or row["kind"] or "") + ("" if row["named_right"] is not False or row["fault"] == "none" else " (wrong)"),
+            "" if row["seconds"] is None else f"{row['seconds']:.0f}",
         )
-    caught = [f"{sum(row['gates'][f'{gate:.0%}'] for row in faults)}/{len(faults)}" for gate in _GATES]
+    rates = figures["detected"]
     table.add_section()
-    table.add_row("detected", "", "", *caught, f"{sum(row['verdict'] == 'FAIL' for row in faults)}/{len(faults)}", "", "")
+    table.add_row("detected", "", "", *(rates[name] for name in _GATES), rates["verify"], rates["named"], "")
     return table
