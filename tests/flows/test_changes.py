@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.changes import setup_tag
+from flows.changes import News, setup_tag
 from flows.pipeline import run_pipeline
 from flows.progress import PlainLines
 from tasks.config import Config, TargetConfig
@@ -18,6 +18,8 @@ from tasks.ledger import open_ledger
 from tasks.report import Silent
 from tasks.store import Store, machine
 from tasks.target import prepare_target
+from tasks.watch import Fall
+from tasks.watch.kept import ServerCurve
 from tests.flows.test_flow import Listener
 from tests.tiny import prompts_jsonl
 
@@ -78,6 +80,18 @@ def test_another_configuration_is_something_new(config: Config) -> None:
     measured(config.model_copy(update={"seed": 1}))
     report, tags = tonight(config)
     assert report.kind == "bad-input" and "configuration and versions" in tags["draftproof.because"]
+
+
+def test_a_fall_that_was_seen_since_is_something_new(config: Config) -> None:
+    ledger = open_ledger("tiny")
+    curve = ServerCurve.of(ledger, "http://127.0.0.1:1", "champion")
+    curve.fell(Fall(fallen=True, message="acceptance 1.2, it was 1.9"))
+    measured(config)
+    news = News.of(ledger, config, store=Store(), report=Silent())
+    assert not news.anything and news.message.endswith("acceptance: no lasting fall seen since then")
+    curve.fell(Fall(fallen=True, message="acceptance 1.2, it was 1.9"))
+    news = News.of(ledger, config, store=Store(), report=Silent())
+    assert news.anything and news.message.endswith("): acceptance 1.2, it was 1.9")
 
 
 @pytest.mark.parametrize("verdict", ["INVALID", "ERROR"])
