@@ -14,8 +14,10 @@ from flows.benchmark import STAGES
 from flows.benchmarking import Asked, run_benchmark
 from flows.outcome import RunReport
 from flows.progress import PlainLines, last_report, watcher
+from flows.session import Watched
 from flows.story import describe
 from tasks.config import load
+from tasks.store import machine
 from tasks.verdict import DraftproofError
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -44,7 +46,9 @@ def benchmark_drafter(parameters: Parameters) -> Any:
     """Measure a drafter, or two servers; the state says how it ended, the artifact and MLflow why."""
     try:
         listener = watcher.get() or PlainLines(STAGES)
-        report = run_benchmark(parameters.asked(), watcher=listener, flow_run_id=str(flow_run.get_id()))
+        asked = parameters.asked()
+        with machine(Watched("benchmark", listener).say):
+            report = run_benchmark(asked, watcher=listener, flow_run_id=str(flow_run.get_id()))
     except DraftproofError as error:
         report = RunReport.of_error(error, "config")
     last_report.set(report)

@@ -37,11 +37,14 @@ def run(
     refresh: Annotated[
         list[str] | None, typer.Option("--refresh", metavar="STAGE", help="Do a stage again even if its product is in the cache.")
     ] = None,
+    only_if_changed: Annotated[
+        bool, typer.Option("--only-if-changed", help="Not if data, target and configuration are those of the last drafter.")
+    ] = False,
 ) -> int:
     """Train, prove, serve, measure, and promote if it is faster: the flow train-verify-deploy in this process."""
     from flows.run import run_here
 
-    return run_here(config, overrides or [], refresh or [], json)
+    return run_here(config, overrides or [], refresh or [], json, only_if_changed=only_if_changed)
 
 
 @app.command()

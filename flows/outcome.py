@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 StageName = Literal["target", "data", "capture", "train", "export", "verify", "benchmark"]
 
 
+UNCHANGED = "UNCHANGED"
+
+
 class RunReport(BaseModel):
     """Keys are stable: other people's scripts read them (`--json`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    verdict: str = Field(description="PASS, WARN, FAIL or INVALID; ERROR where nothing was proved or disproved.")
+    verdict: str = Field(
+        description="PASS, WARN, FAIL or INVALID; ERROR where nothing was proved or disproved; UNCHANGED where nothing had to be."
+    )
     kind: str | None = Field(
         description="Slug of the kind of fault, null on PASS; with ERROR `bad-input`, `machine-trouble` or `internal`."
     )
@@ -58,7 +63,8 @@ class RunReport(BaseModel):
         from prefect.states import Completed, Crashed, Failed
 
         made = {0: Completed, 1: Failed, 2: Failed, 3: Crashed}[self.exit_status]
-        return made(message=f"{self.verdict}{f' [{self.kind}]' if self.kind else ''} in {self.stage}: {self.message}")
+        where = f"{self.verdict}{f' [{self.kind}]' if self.kind else ''} in {self.stage}: "
+        return made(message=f"{'' if self.verdict == UNCHANGED else where}{self.message}")
 
 
 def write_json(path: Path | None, report: RunReport) -> None:

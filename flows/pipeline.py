@@ -5,38 +5,55 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import yaml
 
 from flows.chain import Chain
+from flows.changes import News, setup_tag, skipped
 from flows.history_page import page
+from flows.kept import keep, running
 from flows.outcome import RunReport
 from flows.progress import Watcher
-from flows.session import Session
+from flows.session import Session, Watched
 from flows.story import describe
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
 from tasks.ledger.regression import regressions
+from tasks.promote import find_release
 from tasks.promote.task import promotion
-from tasks.store import Store, home
-from tasks.verdict import DraftproofError, ProofFailed, Verdict
+from tasks.report import Report
+from tasks.store import Store, home, machine
+from tasks.verdict import Check, DraftproofError, Outcome, ProofFailed, Verdict
 
 _PROJECT = Path(__file__).resolve().parent.parent
+TAKE_OVER = "the kept server is replaced"
 _LARGEST_LOG = 2_000_000  # bytes of a server's log that are worth an upload
 
 
-def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, flow_run_id: str) -> RunReport:
+def run_pipeline(
+    config: Config, *, refresh: Collection[str], watcher: Watcher, flow_run_id: str, only_if_changed: bool = False
+) -> RunReport:
     """Run every stage, and write verdict, figures and description to MLflow whatever the verdict is.
 
+    With `only_if_changed` nothing is run, and the report says so, where all is as when the last drafter was measured;
+    a stage to be done again (`refresh`) is a reason of its own.
     Bad input, the machine's trouble and a broken proof are in the report; anything else is raised, after the
     runs were closed. Raises DraftproofError only where no run could be opened in the ledger.
     """
     ledger = open_ledger(config.target.name)
-    store = Store(refresh=frozenset(refresh))
-    tags = {"draftproof.commit": commit(), "draftproof.flow_run_id": flow_run_id}
+    tags = {"draftproof.commit": commit(), "draftproof.flow_run_id": flow_run_id, **setup_tag(config)}
+    with machine(Watched("environment", watcher).say):
+        if only_if_changed and not refresh and (news := _news(ledger, config, watcher)):
+            if not news.anything:
+                return skipped(ledger, news, tags)
+            tags["draftproof.because"] = news.message
+        return _run(ledger, config, Store(refresh=frozenset(refresh)), watcher, tags)
+
+
+def _run(ledger: Ledger, config: Config, store: Store, watcher: Watcher, tags: Mapping[str, str]) -> RunReport:
     with ledger.run(time.strftime("%Y-%m-%d %H:%M:%S"), tags) as run:
         run.params(config.model_dump(mode="json"))
         run.text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -47,6 +64,17 @@ def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, 
         _write(run, report, logs)
     _tell_history(ledger, run)
     return report
+
+
+def _news(ledger: Ledger, config: Config, watcher: Watcher) -> News | None:
+    """None where target or data cannot be read: the run itself will say why, as that stage."""
+    report = Watched("environment", watcher)
+    try:
+        news = News.of(ledger, config, store=Store(), report=report)
+    except DraftproofError:
+        return None
+    report.say(news.message)
+    return news
 
 
 def _conclude(chain: Chain, session: Session, ledger: Ledger) -> RunReport:
@@ -97,12 +125,35 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
         return outcome
     try:
         with ledger.usable():
-            promotion(session, client=ledger.client, experiment=ledger.experiment, run_id=session.run.id, release=release, verdict=verdict)
+            made = promotion(
+                session, client=ledger.client, experiment=ledger.experiment, run_id=session.run.id, release=release, verdict=verdict
+            )
     except DraftproofError as error:
         session.watcher.say("promote", str(error))
         # Nothing was promoted: a passed proof has no champion to show for it.
         return outcome if outcome.exit_status else RunReport.of_error(error, "promote")
+    if made.alias == "champion" and chain.config.promote.replace_server:
+        return RunReport.of_verdict(verdict.also(take_over(ledger, made.model, Watched("promote", session.watcher))))
     return outcome
+
+
+def take_over(ledger: Ledger, model: str, report: Report) -> list[Check]:
+    """The champion in place of the server that is kept of its model: what came of it; nothing where none is kept.
+
+    A fault leaves the server before as it was, and is a WARN: the drafter is proved and promoted all the same.
+    """
+    before = running(model)
+    if before is None:
+        report.say(f"no server of {model} is kept: nothing to replace")
+        return []
+    try:
+        with ledger.usable():
+            release, made = find_release(ledger.client, model)
+        now = keep(release, made, release.deploy, report)
+    except DraftproofError as error:
+        message = f"{before.url} goes on serving the drafter before: {error} Then: draftproof deploy {model}."
+        return [Check(name=TAKE_OVER, verdict=Outcome.WARN, message=message, stage="promote")]
+    return [Check(name=TAKE_OVER, verdict=Outcome.PASS, message=f"{now.url} serves version {made.version}", stage="promote")]
 
 
 def _write(run: Run, report: RunReport, logs: Path) -> None:

@@ -84,7 +84,7 @@ def prefect_api() -> Iterator[Api]:
     if given:
         yield Api(given)
         return
-    _pass_by_proxies()
+    pass_by_proxies()
     with _own_server(Path(os.environ["PREFECT_HOME"])) as api:
         os.environ["PREFECT_API_URL"] = api.url
         try:
@@ -93,7 +93,7 @@ def prefect_api() -> Iterator[Api]:
             del os.environ["PREFECT_API_URL"]
 
 
-def _pass_by_proxies() -> None:
+def pass_by_proxies() -> None:
     """Prefect's client (httpx, websockets) sends what is for our own machine to the environment's proxy unless this says not to."""
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [given, "127.0.0.1"]))

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], json: Path | None) -> int:
+def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], json: Path | None, *, only_if_changed: bool) -> int:
     """The exit status."""
 
     def made() -> RunReport:
         # Before anything is started.
         load(config, list(overrides))
         _check_stages(refresh)
-        return _flow(config.resolve(), overrides, refresh)
+        return _flow(config.resolve(), overrides, refresh, only_if_changed=only_if_changed)
 
     return reported(made, json)
 
@@ -54,12 +54,12 @@ def _check_stages(names: Sequence[str]) -> None:
         raise BadInput("--refresh", found=", ".join(unknown), expected=", ".join(get_args(StageName)), do="Name a stage.")
 
 
-def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str]) -> RunReport:
+def _flow(config: Path, overrides: Sequence[str], refresh: Sequence[str], *, only_if_changed: bool) -> RunReport:
     def prepared() -> Callable[[], Any]:
         from flows.train_verify_deploy import Parameters, train_verify_deploy
 
         stages = cast(list[StageName], list(refresh))
-        parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=stages)
+        parameters = Parameters(config_file=str(config), overrides=list(overrides), refresh=stages, only_if_changed=only_if_changed)
         return lambda: train_verify_deploy(parameters, return_state=True)
 
     return run_flow(prepared, tuple(SHARES))

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.kept import forget, keep, running
 from tasks.config import Config, load
-from tasks.store import Store, home, write_atomic
-from tasks.verdict import BadInput, Check, ProofFailed
+from tasks.verdict import BadInput
 
 if TYPE_CHECKING:
-    from tasks.deploy.records import ServerRecord
     from tasks.promote import Promotion, Release
 
 _ALIASES = ("champion", "challenger")
@@ -34,19 +33,22 @@ class Lines:
 
 
 def start_here(what: str) -> int:
-    """Start, prove, print the address, leave it running."""
+    """Start, prove, print the address, leave it running; what served the model before is ended then."""
     model, alias, config = _named(what)
     release, promotion = _release(model, alias)
-    steps = release.steps
-    if steps is None:
-        raise BadInput(what, found=promotion.reason, expected="a drafter that was measured", do="Deploy the champion.")
-    running = _running(model)
-    if running is not None and (running.drafter, running.steps) == (release.drafter, steps):
-        print(f"{model} version {promotion.version} runs already: {running.url}")
+    settings = release.deploy
+    if config is not None:  # where it runs is the config's business, how it runs is what was measured
+        settings = settings.model_copy(update={"host": config.deploy.host, "port": config.deploy.port, "python": config.deploy.python})
+    kept = keep(release, promotion, settings, Lines())
+    if not kept.checks:
+        print(f"{model} version {promotion.version} runs already: {kept.url}")
         return 0
-    if running is not None:
-        raise BadInput(what, found=f"another version at {running.url}", expected="none that runs", do=f"draftproof deploy {model} --stop")
-    _start(release, promotion, steps, config)
+    print(f"{model} version {promotion.version} ({promotion.alias}), {release.steps} draft steps, {len(kept.checks)} launch checks passed")
+    print(f"drafter and target are the promoted files: SHA-256 {promotion.files_sha256[:16]}… and {release.target_sha256[:16]}…")
+    print(f"address: {kept.url}")
+    print(f"ask it: curl {kept.url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
+    print(f"log: {kept.log}")
+    print(f"stop it with: draftproof deploy {model} --stop")
     return 0
 
 
@@ -54,58 +56,21 @@ def stop_here(what: str | None) -> int:
     """Stop the server of a model, or all that were left running."""
     from tasks.deploy.kept import stop_kept
 
-    url = None
+    model = url = None
     if what is not None:
         model, _, _ = _named(what)
-        server = _running(model)
+        server = running(model)
         if server is None:
+            forget(model)
             raise BadInput(
                 what, found="no server of it that was left running", expected="a model that is served", do="See draftproof deploy."
             )
         url = server.url
-    for record in stop_kept(url):
+    stopped = stop_kept(url)
+    forget(model)
+    for record in stopped:
         print(f"stopped {record.url}")
     return 0
-
-
-def _start(release: Release, promotion: Promotion, steps: int, config: Config | None) -> None:
-    """A server that is released only after the proof. Raises ProofFailed when it is not what was promoted."""
-    from flows.servers import keep_contract
-    from tasks.deploy import start_server
-
-    report = Lines()
-    target = _same_target(release, report)
-    settings = release.deploy
-    if config is not None:  # where it runs is the config's business, how it runs is what was measured
-        settings = settings.model_copy(update={"host": config.deploy.host, "port": config.deploy.port, "python": config.deploy.python})
-    log = home() / "served" / f"{release.model}.log"
-    checks: list[Check] = []
-    with start_server(settings, target=target, drafter=release.drafter, steps=steps, log=log, report=report, keep=True) as server:
-        keep_contract(checks, server.contract, server=f"server with {steps} steps")
-        write_atomic(_note(release.model), server.url)
-    print(f"{release.model} version {promotion.version} ({promotion.alias}), {steps} draft steps, {len(checks)} launch checks passed")
-    print(f"drafter and target are the promoted files: SHA-256 {promotion.files_sha256[:16]}… and {release.target_sha256[:16]}…")
-    print(f"address: {server.url}")
-    print(f"ask it: curl {server.url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
-    print(f"log: {log}")
-    print(f"stop it with: draftproof deploy {release.model} --stop")
-
-
-def _same_target(release: Release, report: Lines) -> Path:
-    """The target's folder, with the fingerprint that the drafter was promoted with."""
-    from tasks.target import prepare_target
-    from tasks.verdict import Outcome, Verdict
-    from tasks.wiring.kinds import Kind
-
-    product = prepare_target(release.target, store=Store(), report=report)
-    if product.sha256 != release.target_sha256:
-        message = (
-            f"the target {product.folder} has fingerprint {product.sha256[:16]}…, the drafter was promoted with "
-            f"{release.target_sha256[:16]}…. Restore the target, or train a drafter for the new one."
-        )
-        check = Check(name="promoted target", verdict=Outcome.FAIL, kind=Kind.TENSORS, message=message)
-        raise ProofFailed(Verdict.of("deploy", [check], passed=""))
-    return product.folder
 
 
 def _named(what: str) -> tuple[str, str, Config | None]:
@@ -126,18 +91,3 @@ def _release(model: str, alias: str) -> tuple[Release, Promotion]:
     client = connect()
     with usable(tracking_uri()):
         return find_release(client, model, alias)
-
-
-def _running(model: str) -> ServerRecord | None:
-    """The kept server that the model's note names, if it still runs."""
-    from tasks.deploy.kept import kept_servers
-
-    try:
-        url = _note(model).read_text(encoding="utf-8")
-    except OSError:
-        return None
-    return next((record for record in kept_servers() if record.url == url), None)
-
-
-def _note(model: str) -> Path:
-    return home() / "served" / f"{model}.url"

@@ -11,13 +11,13 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.outcome import RunReport, StageName
-from flows.pipeline import run_pipeline
+from flows.outcome import UNCHANGED, RunReport, StageName
+from flows.pipeline import TAKE_OVER, run_pipeline
 from flows.progress import PlainLines, last_report, watcher
 from flows.story import describe, rows
 from tasks.config import Config, load
 from tasks.ledger.store import page_of
-from tasks.verdict import DraftproofError
+from tasks.verdict import DraftproofError, Outcome
 
 _PROJECT = Path(__file__).resolve().parent.parent
 
@@ -31,6 +31,10 @@ class Parameters(BaseModel):
     overrides: list[str] = Field(default=[], description="`section.key=value`, applied to the config file.")
     config: Config | None = Field(default=None, description="A whole configuration, instead of a file.")
     refresh: list[StageName] = Field(default=[], description="Stages that are done again even if their product is in the cache.")
+    only_if_changed: bool = Field(
+        default=False,
+        description="Run only if data, target or configuration changed, or acceptance fell, since the last drafter was measured.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -48,18 +52,22 @@ class Parameters(BaseModel):
 
 
 def _tell(report: RunReport) -> None:
-    """An event that automations can wait for: `drafter.promoted` or `drafter.rejected`."""
-    drafter = str(report.drafter)
+    """Events that automations can wait for: `drafter.promoted` or `drafter.rejected`, and `drafter.not-serving`."""
+    resource = {"prefect.resource.id": f"draftproof.run.{report.mlflow_run_id}", "prefect.resource.name": str(report.drafter)}
     emit_event(
         event="drafter.rejected" if report.exit_status else "drafter.promoted",
-        resource={"prefect.resource.id": f"draftproof.run.{report.mlflow_run_id}", "prefect.resource.name": drafter},
+        resource=resource,
         payload={"verdict": report.verdict, "kind": report.kind, "message": report.message, "metrics": report.metrics},
     )
+    for check in report.checks:
+        if check.name == TAKE_OVER and check.verdict is not Outcome.PASS:
+            emit_event(event="drafter.not-serving", resource=resource, payload={"message": check.message})
 
 
 def _show(report: RunReport) -> None:
     """Artifacts on the page of the flow run."""
-    create_markdown_artifact(key="verdict", markdown=describe(report), description="What the run proved, and its figures")
+    told = report.message if report.verdict == UNCHANGED else describe(report)
+    create_markdown_artifact(key="verdict", markdown=told, description="What the run proved, and its figures")
     if figures := rows(report):
         table = [{"figure": what, "value": value} for what, value in figures]
         create_table_artifact(key="figures", table=table, description="Accuracy, acceptance, and the A/B")
@@ -72,7 +80,13 @@ def train_verify_deploy(parameters: Parameters) -> Any:
     """Train a drafter, prove it, serve it, measure it, and promote it if it is faster; the state says how it ended."""
     listener = watcher.get() or PlainLines()
     try:
-        report = run_pipeline(parameters.resolve(), refresh=parameters.refresh, watcher=listener, flow_run_id=str(flow_run.get_id()))
+        report = run_pipeline(
+            parameters.resolve(),
+            refresh=parameters.refresh,
+            watcher=listener,
+            flow_run_id=str(flow_run.get_id()),
+            only_if_changed=parameters.only_if_changed,
+        )
     except DraftproofError as error:
         report = RunReport.of_error(error, "ledger")
     last_report.set(report)

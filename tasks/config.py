@@ -39,7 +39,8 @@ class TargetConfig(_Section):
 class DataConfig(_Section):
     prompts: str = Field(
         default=_BUILTIN_PROMPTS,
-        description="`builtin:python-docs`, or a JSONL file of conversations (OpenAI `messages` or ShareGPT `conversations`).",
+        description="`builtin:python-docs`, a JSONL file of conversations (OpenAI `messages` or ShareGPT `conversations`), "
+        "or a folder of such files: what is dropped into it is learnt by the next run.",
     )
     answers: Literal["generate", "given"] = Field(
         default="generate", description="`generate`: the target answers anew; `given`: the file's own answers are learnt."
@@ -166,6 +167,10 @@ class PromoteConfig(_Section):
     regression_tolerance: float = Field(
         default=0.02, gt=0, description="A ratio that is this much lower than in earlier runs (a share) is a wiring alarm, not noise."
     )
+    replace_server: bool = Field(
+        default=False,
+        description="A new champion takes over from the server that `draftproof deploy` keeps, once it is proved beside it.",
+    )
 
 
 class Config(_Section):
@@ -249,14 +254,15 @@ def _served(config: Config, folder: Path) -> dict[str, Any]:
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
-    """Resolve local paths against the config's folder. Raises BadInput for a file of prompts that is not there."""
+    """Resolve local paths against the config's folder. Raises BadInput for prompts that are not there."""
 
     def absolute(value: str) -> str:
         return value if value.startswith(SCHEMES) else str((folder / Path(value).expanduser()).resolve())
 
     prompts, source = absolute(config.data.prompts), absolute(config.target.source)
-    if prompts != _BUILTIN_PROMPTS and not Path(prompts).is_file():
-        raise BadInput("data.prompts", found=f"no file {prompts}", expected=f"a JSONL file, or {_BUILTIN_PROMPTS}", do="Mend the path.")
+    if prompts != _BUILTIN_PROMPTS and not Path(prompts).exists():
+        expected = f"a JSONL file, a folder of them, or {_BUILTIN_PROMPTS}"
+        raise BadInput("data.prompts", found=f"no file {prompts}", expected=expected, do="Mend the path.")
     workloads = [absolute(file) for file in config.benchmark.workloads]
     for missing in (file for file in workloads if not Path(file).is_file()):
         raise BadInput("benchmark.workloads", found=f"no file {missing}", expected="JSONL files", do="Mend the path.")

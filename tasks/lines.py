@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Generic, TypeVar, overload
 
@@ -51,3 +53,29 @@ class Lines(Sequence[T], Generic[T]):
             for line in stream:
                 if line.strip():
                     yield self._parse(line, f"{self._path}:{next(numbers)}")
+
+
+class Joined(Sequence[T], Generic[T]):
+    """Several sequences as one, none of them copied."""
+
+    def __init__(self, parts: Sequence[Sequence[T]]) -> None:
+        self._parts, self._ends = parts, list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        index = range(len(self))[index]
+        part = bisect_right(self._ends, index)
+        return self._parts[part][index - self._ends[part]]  # counted from the part's end
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._parts)

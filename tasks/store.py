@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,24 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created if absent); released by the kernel if the holder dies."""
+def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (created if absent); released by the kernel if the holder dies.
+
+    `waiting` is called once when somebody else holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def machine(say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """One run at a time trains, serves and measures, from whatever terminal or worker it was started: two would disturb each other."""
+    return locked(home() / "machine.lock", lambda: say("another run has the machine: waiting for it"))
 
 
 def need_disk(folder: Path, needed: int, purpose: str) -> None:

@@ -26,7 +26,7 @@ def test_every_config_that_ships_is_valid(path: Path) -> None:
         ("data.held_out=1", "data.held_out"),
         ("target=null", "target"),
         ("data.prompts=nowhere.jsonl", "no file"),
-        ("data.prompts=builtin:poems", "expected a JSONL file, or builtin:python-docs"),
+        ("data.prompts=builtin:poems", "expected a JSONL file, a folder of them, or builtin:python-docs"),
         ("benchmark.repeats=1", "benchmark.repeats"),
         ("novalue", "no '='"),
         ("seed.x=1", "seed is a value"),

@@ -40,6 +40,13 @@ def make_data(
     return make(config, seed=seed, target=target, open_engine=open_engine, placement=placement, tap=tap, store=store, report=report)
 
 
+def prompts_sha256(config: DataConfig) -> str:
+    """Of what `data.prompts` holds now. Raises BadInput for a folder without a JSONL file."""
+    from tasks.data.source import Source
+
+    return Source.of(config.prompts).sha256()
+
+
 def read_workload(files: Sequence[Path], *, target: TargetProduct, count: int, longest: int) -> list[WorkloadPrompt]:
     """At most `count` prompts of a benchmark's files with their category, the categories in turn, by the target's chat template.
 

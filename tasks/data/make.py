@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from tasks.config import DataConfig
-from tasks.data.builtin import python_docs
 from tasks.data.chat import Chat, Tokenised
-from tasks.data.files import read_jsonl
 from tasks.data.raw import Dropped, Message, Raw
+from tasks.data.source import Source
 from tasks.data.split import held_out
 from tasks.device import Placement
 from tasks.lines import Lines
@@ -29,7 +27,6 @@ from tasks.verdict import BadInput, Outcome, ProofFailed, Verdict
 from tasks.wiring.answering import AnswerEngine, Tap
 from tasks.wiring.kinds import Kind
 
-_BUILTIN = {"builtin:python-docs": python_docs}
 _CHUNK = 512
 """Conversations per chunk: what an interruption can cost, and what shares the places of the engine."""
 FEATURES = "features"
@@ -61,9 +58,10 @@ def make(
     """See `tasks.data.make_data`."""
     if config.answers == "given":
         tap = None
+    source = Source.of(config.prompts)
     inputs = {
         "config": config.model_dump(),
-        "prompts": sys.version if config.prompts in _BUILTIN else sha256_file(Path(config.prompts)),
+        "prompts": source.sha256(),
         "seed": seed,
         "target": target.sha256,
         "placement": placement.model_dump(),
@@ -75,7 +73,7 @@ def make(
 
     def build(folder: Path) -> dict[str, Any]:
         dropped = Dropped()
-        chosen = _choose(_read(config.prompts), config, Chat.load(target), seed, dropped, folder / "chosen")
+        chosen = _choose(source.read(), config, Chat.load(target), seed, dropped, folder / "chosen")
         if tap:
             tokens = len(chosen) * (config.prompt_tokens + config.answer_tokens)
             need_disk(folder, tokens * len(tap.boundaries) * target.print.hidden_size * 2, "keeping features while answering")
@@ -85,10 +83,6 @@ def make(
 
     product = store.make("data", key, build, hashed=lambda name: not name.startswith(f"{FEATURES}/"))
     return DataProduct(folder=store.folder("data", key), **product)
-
-
-def _read(prompts: str) -> Sequence[Raw]:
-    return _BUILTIN[prompts]() if prompts in _BUILTIN else read_jsonl(Path(prompts))
 
 
 def _choose(raw: Sequence[Raw], config: DataConfig, chat: Chat, seed: int, dropped: Dropped, folder: Path) -> Sequence[_Chosen]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from tasks.config import DataConfig
-from tasks.data import make_data
+from tasks.data import make_data, prompts_sha256
 from tasks.device import Placement
 from tasks.products import DataProduct, TargetProduct
 from tasks.stage import StageRun, stage_task
@@ -27,6 +27,7 @@ def data(
     store: Store,
 ) -> DataProduct:
     """Conversations answered by the target; what was dropped is a metric with its reason."""
+    run.pipeline_tag({"draftproof.prompts_sha256": prompts_sha256(config)})
     product = make_data(config, seed=seed, target=target, open_engine=open_engine, placement=placement, tap=tap, store=store, report=run)
     run.log(
         {

@@ -44,7 +44,7 @@ class Ledger:
 
     def close_stale(self) -> list[str]:
         """Close as KILLED the runs that dead processes of this machine left RUNNING; their ids."""
-        stale = [run.info.run_id for run in self._all("attributes.status = 'RUNNING'") if owner.is_dead(run.data.tags)]
+        stale = [run.info.run_id for run in self.search("attributes.status = 'RUNNING'") if owner.is_dead(run.data.tags)]
         for run_id in stale:
             self.client.set_terminated(run_id, "KILLED")
         return stale
@@ -53,8 +53,8 @@ class Ledger:
         """Inside of it, MLflow's errors become MachineTrouble."""
         return usable(self.uri)
 
-    def _all(self, query: str) -> list[MlflowRun]:
-        """Every run that fits."""
+    def search(self, query: str) -> list[MlflowRun]:
+        """Every run that fits, the newest first."""
         return list(pages(self.client.search_runs, experiment_ids=[self.experiment], filter_string=query))
 
 

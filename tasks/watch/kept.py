@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from pydantic import BaseModel, ConfigDict
+
 from tasks.watch.counters import Counters
-from tasks.watch.fall import Interval
+from tasks.watch.fall import Fall, Interval
 
 if TYPE_CHECKING:
     from tasks.ledger import Ledger, Run
 
 _OF = "draftproof.watched"
 _COUNTERS = "draftproof.watch_counters"
+_FELL = "draftproof.acceptance_fell"
 _ACCEPT, _ROUNDS = "watch.accept_length", "watch.rounds"
+
+
+class KnownFall(BaseModel):
+    """A lasting fall, and when it was seen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: datetime
+    message: str
+
+
+def known_falls(ledger: Ledger) -> list[KnownFall] | None:
+    """The last fall of each server that is watched; None where none is watched."""
+    runs = ledger.search(f"tags.`{_OF}` != ''")
+    found = [run.data.tags[_FELL] for run in runs if _FELL in run.data.tags]
+    return [KnownFall.model_validate_json(each) for each in found] if runs else None
 
 
 class ServerCurve:
@@ -44,3 +64,7 @@ class ServerCurve:
 
     def start_from(self, now: Counters) -> None:
         self.run.tag({_COUNTERS: now.model_dump_json()})
+
+    def fell(self, found: Fall) -> None:
+        """Keep that it fell, for whoever asks later whether there is a reason to train."""
+        self.run.tag({_FELL: KnownFall(at=datetime.now(UTC), message=found.message).model_dump_json()})

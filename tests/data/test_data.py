@@ -15,8 +15,10 @@ from tasks.data import make_data
 from tasks.data.builtin import python_docs
 from tasks.data.chat import Chat
 from tasks.data.files import read_jsonl
+from tasks.data.source import Source
 from tasks.data.split import held_out, near_duplicates
 from tasks.device import Placement
+from tasks.lines import Joined
 from tasks.products import Conversation, DataProduct, TargetProduct
 from tasks.report import Silent
 from tasks.store import Store
@@ -159,3 +161,29 @@ def test_memory_does_not_grow_with_the_corpus(target: TargetProduct, tmp_path: P
     few = peak(lambda: max(len(c.tokens) for c in made(target, small, **room).rows()))
     many = peak(lambda: max(len(c.tokens) for c in kept.rows()))
     assert many - few < 1600 * 40
+
+
+def test_files_are_dropped_into_a_folder(target: TargetProduct, tmp_path: Path) -> None:
+    """Read in the order of their names; what counts is what stands in them."""
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    with pytest.raises(BadInput, match=r"no \*\.jsonl in"):
+        made(target, folder)
+    said = [turns(f"w{i} w{i + 1}", "w3 w4 w5 w6") for i in range(20)]
+    file_of(folder / "a.jsonl", *said[:15])
+    (folder / ".b.jsonl").write_text("half of a li")  # still being copied
+    first = made(target, folder)
+    assert first.train + first.held_out == 15
+    (folder / "a.jsonl").rename(folder / "b.jsonl")
+    assert made(target, folder) == first, "a name says nothing"
+    file_of(folder / "c.jsonl", *said[15:])
+    second = made(target, folder)
+    assert second.folder != first.folder and second.train + second.held_out == 20
+    assert list(Source.of(str(folder)).read()) == list(read_jsonl(file_of(tmp_path / "all.jsonl", *said)))
+
+
+def test_joined_is_a_sequence() -> None:
+    joined = Joined([[1, 2], [], [3]])
+    assert (list(joined), len(joined), joined[0], joined[2], joined[-1], joined[1:]) == ([1, 2, 3], 3, 1, 3, 3, [2, 3])
+    with pytest.raises(IndexError):
+        joined[3]

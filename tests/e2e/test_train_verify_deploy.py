@@ -28,7 +28,7 @@ METRICS = [
     "bench.speedup_low",
     "bench.speedup_high",
 ]
-TAGS = ["verdict", "kind", "stage", "commit", "flow_run_id", "target_sha256", "verify_device"]
+TAGS = ["verdict", "kind", "stage", "commit", "flow_run_id", "target_sha256", "prompts_sha256", "setup_sha256", "verify_device"]
 STAGES = ["target", "data", "capture", "train", "export", "verify", "deploy", "benchmark", "promote"]
 
 
@@ -110,6 +110,26 @@ def test_mlflow_tells_the_story(run: dict[str, Any], monkeypatch: pytest.MonkeyP
     assert differences["speculative_algorithm"] == [None, "EAGLE3"] and "context_length" not in differences
     champion = client.get_model_version_by_alias("tiny-grammar-eagle3", "champion")
     assert champion.run_id == parent.info.run_id and champion.tags["draftproof.steps"] == "2"
+
+
+def test_a_second_night_finds_nothing_new_until_acceptance_falls(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the tags that the run itself left."""
+    from flows.changes import News
+    from tasks.config import load
+    from tasks.ledger import open_ledger
+    from tasks.report import Silent
+    from tasks.store import Store
+    from tasks.watch import Fall
+    from tasks.watch.kept import ServerCurve
+
+    monkeypatch.setenv("DRAFTPROOF_HOME", str(run["home"]))
+    ledger, config = open_ledger("tiny-grammar"), load(run["config"])
+    news = News.of(ledger, config, store=Store(), report=Silent())
+    assert not news.anything and news.since == run["out"]["mlflow_run_id"], news.message
+    assert news.message.startswith(f"nothing changed since run {news.since}") and "no server is watched" in news.message
+    ServerCurve.of(ledger, "http://127.0.0.1:1", "champion").fell(Fall(fallen=True, message="acceptance 1.2, it was 1.9"))
+    news = News.of(ledger, config, store=Store(), report=Silent())
+    assert news.anything and "acceptance 1.2, it was 1.9" in news.message
 
 
 def test_champion_answers(run: dict[str, Any]) -> None:

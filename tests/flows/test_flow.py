@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from flows.progress import last_report, watcher
 from flows.train_verify_deploy import Parameters, train_verify_deploy
 from tests.flows.test_cli import PROJECT, written
 from tests.processes import processes_of
-
-
-@pytest.fixture(scope="module")
-def prefect() -> Iterator[None]:
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 class Listener:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from tasks.verdict import BadInput
 from tests.flows.test_cli import draftproof
 from tests.tiny import prompts_jsonl
 from tests.verify.fitted import retouch
-
-
-@pytest.fixture(scope="module")
-def prefect() -> Iterator[None]:
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def test_the_promised_deployments_are_there() -> None:
         "train-verify-deploy/gpu",
         "verify-drafter/default",
         "benchmark-drafter/default",
+        "watch-acceptance/default",
     }
 
 
