@@ -17,7 +17,7 @@ import yaml
 from tasks.deploy.records import ServerRecord
 from tasks.processes import Process, family
 from tests.processes import processes_of
-from tests.tiny import fitted_llama, prompts_jsonl
+from tests.tiny import pipeline_config
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,24 +40,7 @@ class Place:
         place = cls(folder)
         for path in (place.home, place.scratch):
             path.mkdir()
-        config = {
-            "target": {"source": str(fitted_llama(folder / "target")), "name": TARGET},
-            "data": {
-                "prompts": str(prompts_jsonl(folder / "prompts.jsonl")),
-                "conversations": 72,
-                "held_out": 0.15,
-                "prompt_tokens": 32,
-                "answer_tokens": 48,
-                "batch": 24,
-            },
-            "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
-            "train": {"draft_vocab_size": 64, "epochs": 30, "lr": 3e-3, "tokens_per_batch": 512, "dtype": "float32"},
-            "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
-            "benchmark": {"prompts": 4, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "max_noise": 100},
-            # What is tested is the life of a run: on a target this small, the server's own overhead decides about the speed.
-            "promote": {"min_speedup": 0.01},
-        }
-        place.config.write_text(yaml.safe_dump(config), encoding="utf-8")
+        place.config.write_text(yaml.safe_dump(pipeline_config(folder)), encoding="utf-8")
         return place
 
     @property
