@@ -32,12 +32,14 @@ class Place:
     """A home with a configuration that takes seconds, and what its runs have come to so far."""
 
     folder: Path
+    prefect: str
+    """Prefect's API for all of its runs: one of their own would cost each of them many seconds, and is tested in tests/flows."""
     finished: set[str] = field(default_factory=set)
     """Stages that some run got through, so that the next one must find them in the cache."""
 
     @classmethod
-    def made(cls, folder: Path) -> Place:
-        place = cls(folder)
+    def made(cls, folder: Path, prefect: str) -> Place:
+        place = cls(folder, prefect)
         for path in (place.home, place.scratch):
             path.mkdir()
         place.config.write_text(yaml.safe_dump(pipeline_config(folder)), encoding="utf-8")
@@ -87,7 +89,8 @@ class Flow:
         self.log = place.folder / f"run-{time.monotonic_ns()}.log"
         command = [sys.executable, "-m", "flows.cli", "run", str(place.config), *arguments]
         with self.log.open("wb") as output:
-            self.process = subprocess.Popen(command, cwd=PROJECT, env=place.environment, stdout=output, stderr=output)
+            environment = {**place.environment, "PREFECT_API_URL": place.prefect}
+            self.process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
 
     @property
     def told(self) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.prefect_api import prefect_api
 from tasks.deploy.records import ServerRecord
 from tasks.ledger.owner import PROCESS
 from tasks.processes import Process
@@ -30,8 +31,15 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.made(tmp_path_factory.mktemp("life"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTPROOF_HOME", str(tmp_path_factory.mktemp("prefect")))
+        patch.delenv("PREFECT_API_URL", raising=False)
+        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("user")))
+        with prefect_api() as api:
+            made = Place.made(tmp_path_factory.mktemp("life"), api.url)
+            api.wait()
+            yield made
 
 
 def assert_whole(place: Place) -> None:
