@@ -36,6 +36,8 @@ class Place:
     """Prefect's API for all of its runs: one of their own would cost each of them many seconds, and is tested in tests/flows."""
     finished: set[str] = field(default_factory=set)
     """Stages that some run got through, so that the next one must find them in the cache."""
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Of every run so far."""
 
     @classmethod
     def made(cls, folder: Path, prefect: str) -> Place:
@@ -91,6 +93,7 @@ class Flow:
         with self.log.open("wb") as output:
             environment = {**place.environment, "PREFECT_API_URL": place.prefect}
             self.process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
+        place.processes.append(self.process)
 
     @property
     def told(self) -> str:

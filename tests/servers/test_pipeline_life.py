@@ -42,6 +42,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield made
 
 
+@pytest.fixture(autouse=True)
+def nothing_runs_on(place: Place) -> Iterator[None]:
+    """A test that fails ends its run, so that the next one begins as it would have."""
+    yield
+    for process in place.processes:
+        process.kill()
+        process.wait()
+
+
 def assert_whole(place: Place) -> None:
     """What stands in the cache as a product has every byte that was noted when it was made."""
     for product in (place.home / "cache").glob("*/*/product.json"):
