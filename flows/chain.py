@@ -199,6 +199,7 @@ class Chain:
             steps=max(2, *self.config.benchmark.steps),
             prompts=[probe.token_ids_S.tolist() for probe in read_probes(exported.folder) or []],
             judge=judge,
+            served_tolerance=self.config.promote.served_tolerance,
             logs=self._logs,
         )
 

@@ -21,6 +21,7 @@ from typing import Any
 from tasks.verdict import BadInput, MachineTrouble
 
 _PRODUCT = "product.json"
+_UNFINISHED = ".unfinished"
 
 
 def home() -> Path:
@@ -71,7 +72,7 @@ def versions(*distributions: str) -> dict[str, str | None]:
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file whole or not at all: a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -167,6 +168,8 @@ class Store:
             folder = self.folder(stage, key)
             partial = folder.with_name(folder.name + ".partial")
             partial.mkdir(parents=True, exist_ok=True)
+            for left in partial.rglob(f".*{_UNFINISHED}"):
+                left.unlink()  # a kill in the middle of `write_atomic`: nobody else would, and it would go into the product
             product = dict(build(partial))
             names = sorted(str(p.relative_to(partial)) for p in partial.rglob("*") if p.is_file())
             files = {n: [(partial / n).stat().st_size, sha256_file(partial / n)] for n in names if hashed(n)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -39,6 +40,27 @@ def test_an_interrupted_build_goes_on_where_it_was(tmp_path: Path) -> None:
     assert store.find("data", "k") is None
     store.make("data", "k", lambda folder: {"found": (folder / "half").read_text()})
     assert store.find("data", "k") == {"found": "1"}
+
+
+def test_what_a_kill_left_of_a_write_is_no_part_of_the_product(tmp_path: Path) -> None:
+    """Else an interrupted run would ship, and hash, another folder than one that was not interrupted."""
+    store = Store(tmp_path)
+
+    def killed(folder: Path) -> dict[str, str]:
+        (folder / "sub").mkdir()
+        with patch("os.fsync", side_effect=KeyboardInterrupt), patch.object(Path, "unlink"), pytest.raises(KeyboardInterrupt):
+            write_atomic(folder / "sub" / "a.txt", "x")  # nothing after fsync is done by a process that is killed there
+        assert len(list((folder / "sub").iterdir())) == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.make("export", "k", killed)
+    store.make("export", "k", build("x", []))
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {
+        "cache/export/k.lock",
+        "cache/export/k/a.txt",
+        "cache/export/k/product.json",
+    }
 
 
 def test_changed_bytes_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -116,3 +117,24 @@ def prompts_jsonl(path: Path) -> Path:
     lines = [json.dumps({"messages": [{"role": "user", "content": f"{topic} {style}"}]}) for topic in TOPICS for style in STYLES]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def pipeline_config(folder: Path) -> dict[str, Any]:
+    """A whole pipeline run of a minute or two, servers included; its target and prompts are made in `folder`."""
+    return {
+        "target": {"source": str(fitted_llama(folder / "target")), "name": "tiny-grammar"},
+        "data": {
+            "prompts": str(prompts_jsonl(folder / "prompts.jsonl")),
+            "conversations": 72,
+            "held_out": 0.15,
+            "prompt_tokens": 32,
+            "answer_tokens": 48,
+            "batch": 24,
+        },
+        "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
+        "train": {"draft_vocab_size": 64, "epochs": 30, "lr": 3e-3, "tokens_per_batch": 512, "dtype": "float32"},
+        "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
+        "benchmark": {"prompts": 4, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "max_noise": 100},
+        # What is tested is the pipeline: on a target this small, the server's own overhead decides about the speed.
+        "promote": {"min_speedup": 0.01},
+    }

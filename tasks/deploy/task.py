@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tasks.config import DeployConfig
 from tasks.deploy import start_server
+from tasks.deploy.cache import same_when_warm
+from tasks.deploy.generation import Generation
 from tasks.stage import StageRun, stage_task
 from tasks.verdict import Check, ProofFailed, Verdict
 
@@ -19,10 +21,20 @@ Judge = Callable[[StageRun, Sequence[tuple[list[int], Path]]], list[Check]]
 
 @stage_task("deploy", retries=1)
 def deploy(
-    run: StageRun, *, config: DeployConfig, target: Path, drafter: Path, steps: int, prompts: Sequence[list[int]], judge: Judge, logs: Path
+    run: StageRun,
+    *,
+    config: DeployConfig,
+    target: Path,
+    drafter: Path,
+    steps: int,
+    prompts: Sequence[list[int]],
+    judge: Judge,
+    served_tolerance: float,
+    logs: Path,
 ) -> list[Check]:
     """Start the server with the drafter, drafting chains, send the golden probes, and judge what was recorded inside of it.
 
+    Each probe is answered again from the filled cache: that must change no acceptance by more than the share `served_tolerance`.
     A launch of its own: what records costs time, and where graphs are used it needs a server without them.
     Raises ProofFailed when the server resolved something else than was asked for, or a link is broken.
     """
@@ -30,14 +42,19 @@ def deploy(
     settings = config.model_copy(update={"port": None, "topk": 1, "draft_tokens": None})
     log = logs / "probed.log"
     folders: list[tuple[list[int], Path]] = []
+    cold: list[Generation] = []
+    warm: list[Generation] = []
     with start_server(settings, target=target, drafter=drafter, steps=steps, log=log, report=run, probes=recorded) as server:
         checks = list(server.contract)
         for number, prompt in enumerate(prompts):
             name = f"draftproof-probe-{number}"
             server.flush_cache()  # a prefix that is known would not be fed again
-            server.probe(prompt, _TOKENS, name)
+            cold.append(server.probe(prompt, _TOKENS, name))
+            warm.append(server.probe(prompt, _TOKENS, f"draftproof-warm-{number}"))  # the name of no probe: not recorded
             folders.append((prompt, recorded / name))
             run.progress(number + 1, len(prompts), "probes")
+    if prompts and not config.disable_radix_cache:
+        checks.append(same_when_warm(cold, warm, tolerance=served_tolerance))
     checks += judge(run, folders)
     verdict = Verdict.of("deploy", checks, passed=f"{len(prompts)} probes: the server feeds and answers as the standalone drafter")
     run.verdict(verdict)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.processes import processes_of
-from tests.tiny import TOPICS, fitted_llama, prompts_jsonl, story
+from tests.tiny import TOPICS, pipeline_config, story
 
 DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
 METRICS = [
@@ -44,25 +44,8 @@ def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("e2e")
-    config = {
-        "target": {"source": str(fitted_llama(folder / "target")), "name": "tiny-grammar"},
-        "data": {
-            "prompts": str(prompts_jsonl(folder / "prompts.jsonl")),
-            "conversations": 72,
-            "held_out": 0.15,
-            "prompt_tokens": 32,
-            "answer_tokens": 48,
-            "batch": 24,
-        },
-        "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
-        "train": {"draft_vocab_size": 64, "epochs": 30, "lr": 3e-3, "tokens_per_batch": 512, "dtype": "float32"},
-        "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
-        "benchmark": {"prompts": 4, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "max_noise": 100},
-        # What is tested is the pipeline: on a target this small, the server's own overhead decides about the speed.
-        "promote": {"min_speedup": 0.01},
-    }
     path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    path.write_text(yaml.safe_dump(pipeline_config(folder)), encoding="utf-8")
     home = folder / "home"
     done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
