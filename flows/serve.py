@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tasks.promote import Promotion, Release
 
 _ALIASES = ("champion", "challenger")
+_WHERE = ("host", "port", "python", "api_key_env")
 # Temperature 0: speculation on a CPU is greedy, and says so rather than to ignore another one.
 _QUESTION = {"messages": [{"role": "user", "content": "What does len do?"}], "model": "any", "temperature": 0, "max_tokens": 64}
 
@@ -77,7 +78,7 @@ def _start(release: Release, promotion: Promotion, steps: int, config: Config | 
     target = _same_target(release, report)
     settings = release.deploy
     if config is not None:  # where it runs is the config's business, how it runs is what was measured
-        settings = settings.model_copy(update={"host": config.deploy.host, "port": config.deploy.port, "python": config.deploy.python})
+        settings = settings.model_copy(update={name: getattr(config.deploy, name) for name in _WHERE})
     log = home() / "served" / f"{release.model}.log"
     checks: list[Check] = []
     with start_server(settings, target=target, drafter=release.drafter, steps=steps, log=log, report=report, keep=True) as server:
@@ -86,7 +87,8 @@ def _start(release: Release, promotion: Promotion, steps: int, config: Config | 
     print(f"{release.model} version {promotion.version} ({promotion.alias}), {steps} draft steps, {len(checks)} launch checks passed")
     print(f"drafter and target are the promoted files: SHA-256 {promotion.files_sha256[:16]}… and {release.target_sha256[:16]}…")
     print(f"address: {server.url}")
-    print(f"ask it: curl {server.url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
+    key = f' -H "Authorization: Bearer ${settings.api_key_env}"' if settings.api_key_env else ""
+    print(f"ask it: curl {server.url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
     print(f"log: {log}")
     print(f"stop it with: draftproof deploy {release.model} --stop")
 

@@ -32,7 +32,7 @@ def read_jsonl(path: Path) -> Sequence[Raw]:
 def _conversation(line: bytes, where: str) -> Raw:
     try:
         value = json.loads(line)
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
         raise _bad(where, f"no JSON ({error})") from error
     form = next((f for f in _FORMS if isinstance(value, dict) and isinstance(value.get(f), list)), None)
     if form is None:

@@ -97,7 +97,7 @@ def _question(line: bytes, where: str, name: str) -> _Question:
         question = form(value, name)
         if not question.messages or not all(isinstance(message["content"], str) for message in question.messages):
             raise TypeError("a prompt that is no text")
-    except (ValueError, AttributeError, StopIteration, LookupError, TypeError) as error:
+    except (ValueError, AttributeError, StopIteration, LookupError, TypeError, RecursionError) as error:
         raise BadInput(
             where,
             found=f"a line of no known form ({type(error).__name__}: {error})",

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.config import DeployConfig
+from tasks.deploy import keyed
+from tasks.deploy.key import VARIABLE, check_key
 from tasks.device import cores, place
 from tasks.store import sha256_json
 from tasks.verdict import BadInput
@@ -39,6 +41,9 @@ _PROBED_MODULES = ["model", "logits_processor"]
 # SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
 _NEVER_INHERITED = ("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHON", "HF_", "TRANSFORMERS_")
 
+# Secrets that a server has no use for. It may run a model's own Python (trust_remote_code).
+_NOT_A_SERVERS = ("MLFLOW_", "PREFECT_", "AWS_", "HUGGING_FACE_", VARIABLE)
+
 Flags = dict[str, Any]
 
 
@@ -54,6 +59,8 @@ class Launch:
     flags: Flags
     environment: dict[str, str]
     identity: str = field(default_factory=lambda: f"draftproof-{secrets.token_hex(8)}")
+    api_key_env: str | None = None
+    """Where the key lies that it asks for; the key itself is read when it is started."""
 
     @property
     def speculative(self) -> bool:
@@ -65,12 +72,19 @@ class Launch:
 
     def command(self) -> list[str]:
         """The command line. `weight_version` carries the identity: SGLang repeats it in every answer."""
-        return [self.python, "-m", _MODULES[self.flags["device"]], *_arguments({**self.flags, "weight_version": self.identity})]
+        module = _MODULES[self.flags["device"]]
+        run = ["-m", module] if self.api_key_env is None else [keyed.__file__, self.api_key_env, module]
+        return [self.python, *run, *self.arguments()]
+
+    def arguments(self) -> list[str]:
+        """Of the command line, those that SGLang takes."""
+        return _arguments({**self.flags, "weight_version": self.identity})
 
     def full_environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of the server: what is inherited and harmless, then what we set."""
         source = os.environ if inherited is None else inherited
-        return {k: v for k, v in source.items() if not k.startswith(_NEVER_INHERITED)} | self.environment
+        kept = {k: v for k, v in source.items() if not k.startswith((*_NEVER_INHERITED, *_NOT_A_SERVERS)) or k == self.api_key_env}
+        return kept | self.environment
 
     def record(self) -> dict[str, Any]:
         """For the ledger: command and the variables that we set; not what was inherited, which may hold secrets."""
@@ -85,8 +99,9 @@ def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int
     """The launch of a server, pure but for asking torch whether there is a GPU.
 
     `probes`: a folder into which the server records what its drafter is fed in probe requests; it then runs without graphs.
-    Raises BadInput for a GPU that is not there, and for a draft dtype that SGLang has no flag for.
+    Raises BadInput for a GPU or an API key that is not there, and for a draft dtype that SGLang has no flag for.
     """
+    check_key(config)
     if config.draft_dtype not in (None, config.dtype):
         raise BadInput(
             "deploy.draft_dtype",
@@ -99,6 +114,7 @@ def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int
         python=config.python or sys.executable,
         flags={**_common(config, device, target, port), **_speculation(config, device, drafter, steps), **_probing(probes)},
         environment=_environment(config, device),
+        api_key_env=config.api_key_env,
     )
 
 

@@ -22,6 +22,7 @@ from tasks.deploy import supervisor
 from tasks.deploy.client import Client, Impostor
 from tasks.deploy.contract import compare
 from tasks.deploy.generation import Generation
+from tasks.deploy.key import key_in
 from tasks.deploy.launch import Launch, plan
 from tasks.deploy.ports import free_port, is_free
 from tasks.deploy.questions import Questions
@@ -59,7 +60,8 @@ class Server(Questions):
         self.seconds_to_ready = 0.0
         self._config = config
         self._keep = keep
-        self._client = Client(launch.url, launch.identity, config.request_seconds)
+        key = None if launch.api_key_env is None else key_in(launch.api_key_env)
+        self._client = Client(launch.url, launch.identity, config.request_seconds, key)
         self._supervisor: subprocess.Popen[str] | None = None
         self._record: ServerRecord | None = None
 
@@ -256,6 +258,9 @@ class Server(Questions):
     def _prove(self) -> None:
         """What was asked is what runs, and it speculates if and only if it was asked to."""
         self.contract = [*compare(self.launch, self.info()), _speculates(self.launch, self._first)]
+        if self.launch.api_key_env is not None:
+            with self._trouble("a request without a key"):
+                self.contract.append(_asks_for_its_key(self._client.status_for_a_stranger()))
 
     def _ready_prompt(self) -> list[int]:
         return [1, 2, 3, 4]  # any ids are in every vocabulary; what comes back is not looked at
@@ -285,6 +290,18 @@ def _speculates(launch: Launch, generation: Generation) -> Check:
         kind=None if good else Kind.LAUNCH_FLAGS,
         message=f"{rounds} verify rounds in {len(generation.tokens)} tokens; asked for speculation: {launch.speculative}",
         numbers={"verify_rounds": rounds, "tokens": len(generation.tokens)},
+    )
+
+
+def _asks_for_its_key(status: int) -> Check:
+    good = status == httpx.codes.UNAUTHORIZED
+    return Check(
+        name="API key",
+        verdict=Outcome.PASS if good else Outcome.FAIL,
+        kind=None if good else Kind.LAUNCH_FLAGS,
+        message=f"a request without the API key is answered with status {status}"
+        + ("" if good else ", expected 401: this SGLang does not take its key as 0.5.23 does (tasks/deploy/keyed.py)"),
+        numbers={"status": status},
     )
 
 
