@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 from tasks.config import DeployConfig
 from tasks.deploy import keyed
-from tasks.deploy.key import VARIABLE, check_key
+from tasks.deploy.key import check_key
 from tasks.device import cores, place
 from tasks.store import sha256_json
 from tasks.verdict import BadInput
@@ -41,8 +42,8 @@ _PROBED_MODULES = ["model", "logits_processor"]
 # SGLANG_SIMULATE_ACC_LEN, fakes the acceptance.
 _NEVER_INHERITED = ("SGLANG_", "SGL_", "OMP_", "MKL_", "KMP_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTHON", "HF_", "TRANSFORMERS_")
 
-# Secrets that a server has no use for. It may run a model's own Python (trust_remote_code).
-_NOT_A_SERVERS = ("MLFLOW_", "PREFECT_", "AWS_", "HUGGING_FACE_", VARIABLE)
+# Secrets that a server has no use for, by what such variables are called: it may run a model's own Python (trust_remote_code).
+_SECRET = re.compile(r"^(MLFLOW|PREFECT|AWS)_|API_?KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 Flags = dict[str, Any]
 
@@ -83,8 +84,9 @@ class Launch:
     def full_environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of the server: what is inherited and harmless, then what we set."""
         source = os.environ if inherited is None else inherited
-        kept = {k: v for k, v in source.items() if not k.startswith((*_NEVER_INHERITED, *_NOT_A_SERVERS)) or k == self.api_key_env}
-        return kept | self.environment
+        kept = {k: v for k, v in source.items() if not k.startswith(_NEVER_INHERITED) and not _SECRET.search(k)}
+        key = {k: v for k, v in source.items() if k == self.api_key_env}
+        return kept | key | self.environment
 
     def record(self) -> dict[str, Any]:
         """For the ledger: command and the variables that we set; not what was inherited, which may hold secrets."""
