@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.security.canary import CANARIES, WORD, command_lines_watched, files_that_tell
 from tests.tiny import TOPICS, fitted_llama, prompts_jsonl, story
 
 DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
@@ -34,7 +35,7 @@ STAGES = ["target", "data", "capture", "train", "export", "verify", "deploy", "b
 
 def environment(home: Path) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-    return {**inherited, "DRAFTPROOF_HOME": str(home)}
+    return {**inherited, **CANARIES, "DRAFTPROOF_HOME": str(home)}
 
 
 def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.CompletedProcess[str]:
@@ -68,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         },
         "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
         "train": {"draft_vocab_size": 64, "epochs": 30, "lr": 3e-3, "tokens_per_batch": 512, "dtype": "float32"},
-        "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
+        "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2, "api_key_env": "SERVING_KEY"},
         "benchmark": {"prompts": 4, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "max_noise": 100},
         # What is tested is the pipeline: on a target this small, the server's own overhead decides about the speed.
         "promote": {"min_speedup": 0.01},
@@ -76,9 +77,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     home = folder / "home"
-    done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
+    with command_lines_watched() as told:
+        done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return {"home": home, "config": path, "stdout": done.stdout, "out": json.loads((folder / "out.json").read_text())}
+    out = json.loads((folder / "out.json").read_text())
+    return {"home": home, "config": path, "stdout": done.stdout, "out": out, "told": told | {done.stdout, done.stderr}}
 
 
 def test_verdict_and_interface(run: dict[str, Any]) -> None:
@@ -131,9 +134,19 @@ def test_champion_answers(run: dict[str, Any]) -> None:
         assert started.returncode == 0, started.stdout + started.stderr
         url = next(word for word in started.stdout.split() if word.startswith("http://127.0.0.1:"))
         question = {"messages": [{"role": "user", "content": f"{TOPICS[0]} w12"}], "max_tokens": 30, "temperature": 0, "model": "any"}
-        answer = httpx.post(f"{url.rstrip('/')}/v1/chat/completions", json=question, timeout=60).raise_for_status().json()
+        ask = f"{url.rstrip('/')}/v1/chat/completions"
+        assert httpx.post(ask, json=question, timeout=60).status_code == 401
+        key = {"Authorization": f"Bearer {CANARIES['SERVING_KEY']}"}
+        answer = httpx.post(ask, json=question, headers=key, timeout=60).raise_for_status().json()
         assert answer["choices"][0]["message"]["content"].split() == story(TOPICS[0], "w12")[:30]
     finally:
         stopped = draftproof(run["home"], "deploy", "tiny-grammar-eagle3@champion", "--stop")
     assert stopped.returncode == 0, stopped.stderr
     assert ours(run["home"]) == []
+
+
+def test_no_secret_of_the_environment_is_told(run: dict[str, Any]) -> None:
+    """After the run and the deployment: logs, ledger, artifacts, Prefect's database, command lines, the terminal."""
+    assert [path for path in run["home"].rglob("*") if path.name in ("mlflow.db", "prefect.db")] and list(run["home"].rglob("*.log"))
+    assert files_that_tell(run["home"].parent) == []
+    assert not [text for text in run["told"] if WORD in text]
