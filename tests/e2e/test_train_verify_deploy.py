@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.security.canary import CANARIES, WORD, command_lines_watched, files_that_tell
+from tests.security.canary import CANARIES, WORD, beyond_this_machine, files_that_tell, watched
 from tests.tiny import TOPICS, fitted_llama, prompts_jsonl, story
 
 DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
@@ -77,11 +77,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     home = folder / "home"
-    with command_lines_watched() as told:
+    with watched() as seen:
         done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     out = json.loads((folder / "out.json").read_text())
-    return {"home": home, "config": path, "stdout": done.stdout, "out": out, "told": told | {done.stdout, done.stderr}}
+    return {"home": home, "config": path, "stdout": done.stdout, "out": out, "seen": seen, "told": [done.stdout, done.stderr]}
 
 
 def test_verdict_and_interface(run: dict[str, Any]) -> None:
@@ -149,4 +149,10 @@ def test_no_secret_of_the_environment_is_told(run: dict[str, Any]) -> None:
     """After the run and the deployment: logs, ledger, artifacts, Prefect's database, command lines, the terminal."""
     assert [path for path in run["home"].rglob("*") if path.name in ("mlflow.db", "prefect.db")] and list(run["home"].rglob("*.log"))
     assert files_that_tell(run["home"].parent) == []
-    assert not [text for text in run["told"] if WORD in text]
+    assert run["seen"].command_lines == set() and not [text for text in run["told"] if WORD in text]
+
+
+def test_everything_listened_on_this_machine_only(run: dict[str, Any]) -> None:
+    """Prefect's server and three of SGLang's, while the run lasted."""
+    assert len(run["seen"].sockets) >= 4
+    assert beyond_this_machine(run["seen"].sockets) == []

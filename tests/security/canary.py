@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -21,30 +23,51 @@ def files_that_tell(folder: Path) -> list[str]:
 
 def command_lines_that_tell() -> set[str]:
     """Command lines of living processes, as everybody on this machine can read them."""
-    return {line for process in psutil.process_iter() if WORD in (line := _command_line(process))}
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found.add(" ".join(process.cmdline()))
+    return {line for line in found if WORD in line}
 
 
-def _command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+def listening(processes: Iterable[psutil.Process]) -> set[str]:
+    """`address:port` of every internet socket on which these processes listen."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            connections = process.net_connections(kind="inet")
+            found |= {f"{c.laddr.ip}:{c.laddr.port}" for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def beyond_this_machine(sockets: Iterable[str]) -> list[str]:
+    """Those of `listening` that other machines can reach."""
+    return sorted(socket for socket in sockets if not ip_address(socket.rpartition(":")[0]).is_loopback)
+
+
+@dataclass
+class Seen:
+    """What anybody could see of a run from outside of it, while it ran."""
+
+    command_lines: set[str] = field(default_factory=set)
+    """Only those that tell a canary."""
+    sockets: set[str] = field(default_factory=set)
 
 
 @contextmanager
-def command_lines_watched(seconds: float = 1.0) -> Iterator[set[str]]:
-    """Inside of it, command lines that tell a canary are gathered here."""
-    found: set[str] = set()
-    ended = threading.Event()
+def watched(seconds: float = 1.0) -> Iterator[Seen]:
+    """Inside of it, all command lines and the sockets of this process's descendants are looked at again and again."""
+    seen, ended = Seen(), threading.Event()
 
     def watch() -> None:
         while not ended.wait(seconds):
-            found.update(command_lines_that_tell())
+            seen.command_lines |= command_lines_that_tell()
+            seen.sockets |= listening(psutil.Process().children(recursive=True))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield found
+        yield seen
     finally:
         ended.set()
         watcher.join()
