@@ -90,7 +90,7 @@ class Launch:
 
     def record(self) -> dict[str, Any]:
         """For the ledger: command and the variables that we set; not what was inherited, which may hold secrets."""
-        return {"command": self.command(), "environment": self.environment, "cleared": list(_NEVER_INHERITED)}
+        return {"command": self.command(), "environment": self.environment, "cleared": [*_NEVER_INHERITED, _SECRET.pattern]}
 
     def digest(self) -> str:
         """Hex SHA-256 of what decides how the server computes: everything but address and identity."""
@@ -213,6 +213,9 @@ def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[s
         "HF_HUB_OFFLINE": "1",  # target and drafter are folders
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # What its processes say to each other stays on this machine.
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }
     if device == "cuda":
         return common | {"SGLANG_PLUGINS": "none"}  # the name of no plugin: nothing that happens to be installed hooks itself in

@@ -181,6 +181,15 @@ class Server(Questions):
         owner = Process.of(os.getpid())
         assert owner is not None
         grace = _GRACE_SECONDS[self.launch.flags["device"]]
+        own = {
+            # Sockets and temporary files that SGLang leaves lying about go with the folder.
+            "TMPDIR": str(scratch),
+            # Its processes find each other by a file: torch's store would listen to every machine (sglang 0.5.23,
+            # srt/distributed/bootstrap.py:236-250). What SGLang's own kernels name their shared memory by stays one server's.
+            "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
+            "MASTER_ADDR": self.launch.flags["host"],
+            "MASTER_PORT": str(self.launch.flags["port"]),
+        }
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, str(owner.pid), str(owner.start), str(grace), *self.launch.command()],
@@ -190,8 +199,7 @@ class Server(Questions):
                 text=True,
                 start_new_session=True,
                 cwd=scratch,
-                # Sockets and temporary files that SGLang leaves lying about go with the folder.
-                env=self.launch.full_environment() | {"TMPDIR": str(scratch)},
+                env=self.launch.full_environment() | own,
             )
         watching, main = Process.of(self._supervisor.pid), self._started()
         if watching is None or main is None:

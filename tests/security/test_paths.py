@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from flows.garbage import collect_here, entries
-from flows.serve import stop_here
 from tasks.ledger import Ledger, open_ledger
 from tasks.promote import find_release
 from tasks.verdict import BadInput, Outcome
@@ -92,10 +91,3 @@ def test_what_was_planted_among_the_files_of_a_version_is_not_served(ledger: Led
     (stored / "more").symlink_to(outside / "photos/2019/file")
     with pytest.raises(BadInput, match="the promoted"):
         find_release(ledger.client, "planted-eagle3")
-
-
-@pytest.mark.parametrize("model", ["../../outside", "a/b", "..", ""])
-def test_a_models_name_does_not_climb(own_home: Path, model: str) -> None:
-    (own_home.parent / "outside.url").write_text("http://127.0.0.1:1")
-    with pytest.raises(BadInput):
-        stop_here(model)
