@@ -57,7 +57,7 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
     try:
         promotion = _promotion(version, "champion" if alias == "champion" else "challenger")
         release = _release(model, version.tags)
-    except (KeyError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+    except (KeyError, ValueError, RecursionError) as error:  # pydantic's ValidationError is a ValueError
         raise BadInput(
             f"{model} version {version.version}",
             found=f"tags that are not ours ({type(error).__name__}: {error})",
