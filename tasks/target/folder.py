@@ -47,7 +47,7 @@ def fingerprint(folder: Path, *, trust_remote_code: bool = False) -> TargetPrint
 
 
 def _sizes(folder: Path, config: dict[str, Any]) -> dict[str, int]:
-    sizes = {name: text_config(config).get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")}
+    sizes: dict[str, Any] = {name: text_config(config).get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")}
     if not all(type(size) is int and size > 0 for size in sizes.values()):
         raise BadInput(str(folder / "config.json"), found=sizes, expected="positive numbers", do="Fetch the target again.")
     return sizes
