@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from tasks.addresses import told
 from tasks.verdict import BadInput, DraftproofError
 
 app = typer.Typer(
@@ -215,14 +216,14 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def _say(message: str) -> None:
-    print(f"draftproof: {message}", file=sys.stderr)
+    print(f"draftproof: {told(message)}", file=sys.stderr)
 
 
 def _kept_traceback() -> Path:
     from tasks.store import home, write_atomic
 
     path = home() / "last-error.txt"
-    write_atomic(path, traceback.format_exc())
+    write_atomic(path, told(traceback.format_exc()))
     return path
 
 

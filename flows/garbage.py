@@ -87,7 +87,7 @@ def _runs(client: MlflowClient, query: str = "") -> Iterator[MlflowRun]:
 
 
 def _products(needed: dict[Path, str], oldest: float) -> Iterator[Entry]:
-    for folder in sorted((home() / "cache").glob("*/*/")):
+    for folder in _folders("cache", "*/*/"):
         stage = folder.parent.name
         if folder.name.endswith(".partial"):
             fresh = time.time() - folder.stat().st_mtime < _UNFINISHED_DAYS * 86400
@@ -99,8 +99,14 @@ def _products(needed: dict[Path, str], oldest: float) -> Iterator[Entry]:
 
 
 def _run_folders(runs: set[str]) -> Iterator[Entry]:
-    for folder in sorted((home() / "runs").glob("*/")):
+    for folder in _folders("runs", "*/"):
         yield Entry("runs", folder, _size(folder), folder.name if folder.name in runs else None)
+
+
+def _folders(place: str, pattern: str) -> list[Path]:
+    """Folders that lie where they seem to: what a link inside of `place` leads to is not ours to remove."""
+    root = home() / place
+    return sorted(folder for folder in root.glob(pattern) if folder.resolve() == root.resolve() / folder.relative_to(root))
 
 
 def _needed(client: MlflowClient) -> tuple[dict[Path, str], set[str], float]:

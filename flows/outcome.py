@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.addresses import told
 from tasks.store import write_atomic
 from tasks.verdict import BadInput, Check, DraftproofError, ProofFailed, Verdict
 
@@ -56,7 +57,7 @@ class RunReport(BaseModel):
     @classmethod
     def of_fault(cls, error: Exception) -> Self:
         """A fault of ours, which says nothing about the drafter."""
-        return cls(verdict="ERROR", kind="internal", stage="flow", message=f"{type(error).__name__}: {error}", exit_status=3)
+        return cls(verdict="ERROR", kind="internal", stage="flow", message=told(f"{type(error).__name__}: {error}"), exit_status=3)
 
     def state(self) -> State[Any]:
         """Completed, Failed or Crashed, by the table of outcomes in `design.md`."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tasks.addresses import taken_apart
 from tasks.store import home
 from tasks.verdict import MachineTrouble
 
@@ -82,7 +83,7 @@ def prefect_api() -> Iterator[Api]:
     os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        yield Api(given)
+        yield Api(_without_password(given))
         return
     pass_by_proxies()
     with _own_server(Path(os.environ["PREFECT_HOME"])) as api:
@@ -91,6 +92,15 @@ def prefect_api() -> Iterator[Api]:
             yield api
         finally:
             del os.environ["PREFECT_API_URL"]
+
+
+def _without_password(given: str) -> str:
+    """A user and password move to the setting that Prefect has for them: it writes the address into its logs."""
+    address = taken_apart(given)
+    if address.user is not None:
+        os.environ["PREFECT_API_URL"] = address.url
+        os.environ["PREFECT_API_AUTH_STRING"] = f"{address.user}:{address.password or ''}"
+    return address.url
 
 
 def pass_by_proxies() -> None:

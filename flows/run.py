@@ -14,6 +14,7 @@ from flows.outcome import RunReport, StageName, write_json
 from flows.prefect_api import prefect_api
 from flows.progress import last_report, watch, watcher
 from flows.story import table
+from tasks.addresses import told
 from tasks.config import load
 from tasks.verdict import BadInput, DraftproofError, MachineTrouble
 
@@ -107,7 +108,9 @@ def _tell_page(console: Console, run_id: str) -> None:
     )
     if server != uri:
         mlflow, port = str(Path(sys.executable).parent / "mlflow"), server.rpartition(":")[2]
-        command = shlex.join([mlflow, "ui", "--backend-store-uri", uri, "--port", port, "--workers", "1"])
+        # A password is put on no command line.
+        prefix, store = ("", ["--backend-store-uri", uri]) if told(uri) == uri else ('MLFLOW_BACKEND_STORE_URI="$MLFLOW_TRACKING_URI" ', [])
+        command = prefix + shlex.join([mlflow, "ui", *store, "--port", port, "--workers", "1"])
         _line(console, f"open it with: {command}")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tasks.promote import Promotion, Release
 
 _ALIASES = ("champion", "challenger")
+_WHERE = ("host", "port", "python", "api_key_env")
 # Temperature 0: speculation on a CPU is greedy, and says so rather than to ignore another one.
 _QUESTION = {"messages": [{"role": "user", "content": "What does len do?"}], "model": "any", "temperature": 0, "max_tokens": 64}
 
@@ -38,7 +39,7 @@ def start_here(what: str) -> int:
     release, promotion = _release(model, alias)
     settings = release.deploy
     if config is not None:  # where it runs is the config's business, how it runs is what was measured
-        settings = settings.model_copy(update={"host": config.deploy.host, "port": config.deploy.port, "python": config.deploy.python})
+        settings = settings.model_copy(update={name: getattr(config.deploy, name) for name in _WHERE})
     kept = keep(release, promotion, settings, Lines())
     if not kept.checks:
         print(f"{model} version {promotion.version} runs already: {kept.url}")
@@ -46,7 +47,8 @@ def start_here(what: str) -> int:
     print(f"{model} version {promotion.version} ({promotion.alias}), {release.steps} draft steps, {len(kept.checks)} launch checks passed")
     print(f"drafter and target are the promoted files: SHA-256 {promotion.files_sha256[:16]}… and {release.target_sha256[:16]}…")
     print(f"address: {kept.url}")
-    print(f"ask it: curl {kept.url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
+    key = f' -H "Authorization: Bearer ${settings.api_key_env}"' if settings.api_key_env else ""
+    print(f"ask it: curl {kept.url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{json.dumps(_QUESTION)}'")
     print(f"log: {kept.log}")
     print(f"stop it with: draftproof deploy {model} --stop")
     return 0

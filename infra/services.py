@@ -137,9 +137,9 @@ def up(
     artifacts = artifact_root(store)
     _start(
         "mlflow",
-        [str(_BIN / "mlflow"), "server", "--host", "127.0.0.1", "--port", str(mlflow_port), "--workers", "1", "--backend-store-uri", store]
+        [str(_BIN / "mlflow"), "server", "--host", "127.0.0.1", "--port", str(mlflow_port), "--workers", "1"]
         + (["--artifacts-destination", str(artifacts)] if artifacts else []),
-        environment,
+        {**environment, "MLFLOW_BACKEND_STORE_URI": store},  # it may hold a password, which is on no command line
         url=mlflow_url,
         health=f"{mlflow_url}/health",
     )

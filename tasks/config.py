@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import reprlib
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tasks.verdict import BadInput
 
@@ -107,9 +109,17 @@ class VerifyConfig(_Section):
     )
 
 
+def _is_this_machine(host: str) -> bool:
+    """Whether nothing but this machine can reach what listens there; a name that could be anything is not trusted to."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class DeployConfig(_Section):
     python: str | None = Field(default=None, description="Interpreter of the serving environment; null = this one.")
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", description="Beyond this machine only with an API key.")
     port: int | None = Field(default=None, ge=1, le=65535, description="null = a free port.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     kv_dtype: Literal["auto", "bfloat16"] = "auto"
@@ -137,6 +147,17 @@ class DeployConfig(_Section):
     draft_quantisation: str | None = Field(default=None, description="`unquant` or SGLang's name; said where the target is quantised.")
     start_seconds: Positive = Field(default=420, description="A server that does not answer by then is given up.")
     request_seconds: Positive = Field(default=300, description="A request that is not answered by then counts as a hanging server.")
+    api_key_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Name of the environment variable with the API key that clients have to send; null = none is asked for.",
+    )
+
+    @model_validator(mode="after")
+    def _open_with_a_key_alone(self) -> Self:
+        if self.api_key_env is None and not _is_this_machine(self.host):
+            raise ValueError(f"host {self.host} is open to other machines: keep 127.0.0.1, or have an API key asked for (api_key_env)")
+        return self
 
 
 class BenchmarkConfig(_Section):
@@ -224,6 +245,11 @@ def _override(raw: dict[str, Any], text: str) -> None:
         raise BadInput(f"--set {text}", found="a value that is no YAML", expected="key=value", do="Quote the value.") from error
 
 
+# A few hundred bytes of YAML can stand for gigabytes (aliases of aliases): never written out in full.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
+
+
 def _complaints(error: ValidationError) -> str:
     """Every complaint, as `key: complaint (value)`."""
     lines = []
@@ -234,7 +260,7 @@ def _complaints(error: ValidationError) -> str:
         elif problem["type"] == "missing":
             lines.append(f"missing key {key!r}")
         else:
-            lines.append(f"{key}: {problem['msg']} (it is {problem['input']!r})")
+            lines.append(f"{key}: {problem['msg']} (it is {_SHORT.repr(problem['input'])})")
     return "; ".join(lines)
 
 

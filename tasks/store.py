@@ -6,6 +6,7 @@ interruption so that the stage can go on from there, and is renamed when it is w
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -67,6 +68,20 @@ def versions(*distributions: str) -> dict[str, str | None]:
             return None
 
     return {name: of(name) for name in distributions}
+
+
+def read_small(path: Path, largest: int = 1 << 20) -> str:
+    """Text of a small file that may be somebody else's: never more than `largest` bytes are read.
+
+    Raises OSError where there is no file, a device or a pipe among them, and ValueError for a larger one and for no UTF-8.
+    """
+    if not path.is_file():  # /dev/zero has no end, and a pipe waits for ever
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    with path.open("rb") as stream:
+        content = stream.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"{path.stat().st_size:,} bytes, more than {largest:,}")
+    return content.decode("utf-8")
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.addresses import told
+
 
 class Outcome(StrEnum):
     PASS = "PASS"
@@ -96,9 +98,15 @@ class Verdict(BaseModel):
 
 
 class DraftproofError(Exception):
-    """An error with an exit status; its text is meant for a person and is printed without a traceback."""
+    """An error with an exit status; its text is meant for a person and is printed without a traceback.
+
+    A password in an address, MLFLOW_TRACKING_URI's for example, is never told: the text goes to logs and to MLflow.
+    """
 
     exit_status = 3
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(told(message))
 
 
 class BadInput(DraftproofError):

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tasks.data.raw import Message
 from tasks.products import TargetProduct
-from tasks.verdict import Outcome, ProofFailed, Verdict
+from tasks.verdict import BadInput, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
 
 
@@ -26,9 +26,14 @@ class Chat:
 
     @classmethod
     def load(cls, target: TargetProduct) -> Self:
+        """Raises BadInput for a tokenizer that cannot be loaded."""
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(target.folder, local_files_only=True, trust_remote_code=target.trust_remote_code))
+        try:
+            return cls(AutoTokenizer.from_pretrained(target.folder, local_files_only=True, trust_remote_code=target.trust_remote_code))
+        except Exception as error:  # tokenizers raises bare ones
+            found = f"a tokenizer that cannot be loaded ({type(error).__name__}: {error})"
+            raise BadInput(str(target.folder), found=found, expected="a target's tokenizer files", do="Fetch them again.") from error
 
     def prompt(self, messages: list[Message]) -> list[int]:
         """The conversation up to where the assistant's turn begins."""
@@ -59,10 +64,19 @@ class Chat:
         return next((i + 1 for i in range(len(tokens) - 1, start - 1, -1) if tokens[i] == eos), len(tokens))
 
     def _render(self, messages: list[Message], *, add_generation_prompt: bool = False) -> list[int]:
-        # transformers 5 returns a dict here, not a list (huggingface/transformers#42567).
-        rendered = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
-        )
+        """Raises BadInput where the template refuses, or tries what its sandbox forbids (transformers, utils/chat_template_utils.py)."""
+        try:
+            # transformers 5 returns a dict here, not a list (huggingface/transformers#42567).
+            rendered = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+            )
+        except Exception as error:  # a template is somebody's program: it may raise anything
+            raise BadInput(
+                "the target's chat template",
+                found=f"{type(error).__name__}: {error}",
+                expected="a template that writes these turns",
+                do=f"It was given {', '.join(m['role'] for m in messages) or 'no turns'}: mend the conversation, or the template.",
+            ) from error
         return list(rendered["input_ids"])
 
 

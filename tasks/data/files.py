@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.data.raw import Message, Raw
+from tasks.data.raw import Message, Raw, is_text
 from tasks.lines import Lines
 from tasks.verdict import BadInput
 
@@ -32,7 +32,7 @@ def read_jsonl(path: Path) -> Sequence[Raw]:
 def _conversation(line: bytes, where: str) -> Raw:
     try:
         value = json.loads(line)
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
         raise _bad(where, f"no JSON ({error})") from error
     form = next((f for f in _FORMS if isinstance(value, dict) and isinstance(value.get(f), list)), None)
     if form is None:
@@ -42,7 +42,7 @@ def _conversation(line: bytes, where: str) -> Raw:
 
 
 def _message(turn: Any, role_key: str, text_key: str, *, where: str) -> Message:
-    if not isinstance(turn, dict) or not isinstance(turn.get(text_key), str):
+    if not isinstance(turn, dict) or not is_text(turn.get(text_key)):
         raise _bad(where, f"a turn without text in {text_key!r}")
     role = turn.get(role_key)
     if role not in _ROLES:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.chat import Chat
-from tasks.data.raw import Message
+from tasks.data.raw import Message, is_text
 from tasks.lines import Lines
 from tasks.products import TargetProduct
 from tasks.verdict import BadInput
@@ -95,9 +95,9 @@ def _question(line: bytes, where: str, name: str) -> _Question:
         value = json.loads(line)
         form = next(form for keys, form in _FORMS if keys <= value.keys())
         question = form(value, name)
-        if not question.messages or not all(isinstance(message["content"], str) for message in question.messages):
+        if not question.messages or not all(is_text(message["content"]) for message in question.messages):
             raise TypeError("a prompt that is no text")
-    except (ValueError, AttributeError, StopIteration, LookupError, TypeError) as error:
+    except (ValueError, AttributeError, StopIteration, LookupError, TypeError, RecursionError) as error:
         raise BadInput(
             where,
             found=f"a line of no known form ({type(error).__name__}: {error})",

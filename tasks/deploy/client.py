@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 
 from tasks.deploy.generation import Generation
+from tasks.deploy.key import header
 from tasks.deploy.stream import stream
 from tasks.verdict import MachineTrouble
+
+_SECRETS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 
 
 class Impostor(Exception):
@@ -21,10 +24,10 @@ class Impostor(Exception):
 class Client:
     """Talks to one server and accepts no answer that does not carry its identity. May be used by several threads."""
 
-    def __init__(self, url: str, identity: str, request_seconds: float) -> None:
+    def __init__(self, url: str, identity: str, request_seconds: float, key: str | None = None) -> None:
         self._identity = identity
         # No proxy of the environment stands between us and our own machine.
-        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(request_seconds, connect=10), trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(request_seconds, connect=10), trust_env=False, headers=header(key))
 
     def close(self) -> None:
         self._http.close()
@@ -73,10 +76,16 @@ class Client:
         return replace(made, first_seconds=found.first_seconds, first_tokens=found.first_tokens)
 
     def info(self) -> dict[str, Any]:
-        """`/server_info`: resolved arguments and live state. Raises httpx.HTTPError, Impostor."""
+        """`/server_info`: resolved arguments and live state, less secrets. Raises httpx.HTTPError, Impostor."""
         content = _json(self._http.get("/server_info").raise_for_status())
         self._own(content, "GET /server_info")
-        return content
+        return _without_secrets(content)
+
+    def status_for_a_stranger(self) -> int:
+        """HTTP status of a request that brings no key. Raises httpx.HTTPError."""
+        request = self._http.build_request("GET", "/model_info")
+        request.headers.pop("Authorization", None)
+        return self._http.send(request).status_code
 
     def flush_cache(self) -> None:
         """Forget all prefixes. Raises MachineTrouble when the server refuses, as it does while requests run."""
@@ -88,6 +97,12 @@ class Client:
     def _own(self, content: dict[str, Any], what: str) -> None:
         if content.get("weight_version") != self._identity:
             raise Impostor(f"{what}: it calls itself {content.get('weight_version')!r}, ours is {self._identity!r}")
+
+
+def _without_secrets(info: dict[str, Any]) -> dict[str, Any]:
+    """A server that was started with a key on its command line tells it (sglang 0.5.23); what we are told goes to MLflow."""
+    held = [name for name in _SECRETS if info.get(name)]
+    return info | dict.fromkeys([*held, "launch_command"], "***") if held else info
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:

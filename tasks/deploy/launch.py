@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.config import DeployConfig
+from tasks.deploy import keyed
+from tasks.deploy.key import check_key
 from tasks.device import cores, place
 from tasks.store import sha256_json
 from tasks.verdict import BadInput
@@ -45,6 +48,9 @@ _NEVER_INHERITED = (
     *("RANK", "LOCAL_RANK", "LOCAL_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 
+# Secrets that a server has no use for, by what such variables are called: it may run a model's own Python (trust_remote_code).
+_SECRET = re.compile(r"^(MLFLOW|PREFECT|AWS)_|API_?KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
 Flags = dict[str, Any]
 
 
@@ -60,6 +66,8 @@ class Launch:
     flags: Flags
     environment: dict[str, str]
     identity: str = field(default_factory=lambda: f"draftproof-{secrets.token_hex(8)}")
+    api_key_env: str | None = None
+    """Where the key lies that it asks for; the key itself is read when it is started."""
 
     @property
     def speculative(self) -> bool:
@@ -71,16 +79,24 @@ class Launch:
 
     def command(self) -> list[str]:
         """The command line. `weight_version` carries the identity: SGLang repeats it in every answer."""
-        return [self.python, "-m", _MODULES[self.flags["device"]], *_arguments({**self.flags, "weight_version": self.identity})]
+        module = _MODULES[self.flags["device"]]
+        run = ["-m", module] if self.api_key_env is None else [keyed.__file__, self.api_key_env, module]
+        return [self.python, *run, *self.arguments()]
+
+    def arguments(self) -> list[str]:
+        """Of the command line, those that SGLang takes."""
+        return _arguments({**self.flags, "weight_version": self.identity})
 
     def full_environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """The whole environment of the server: what is inherited and harmless, then what we set."""
         source = os.environ if inherited is None else inherited
-        return {k: v for k, v in source.items() if not k.startswith(_NEVER_INHERITED)} | self.environment
+        kept = {k: v for k, v in source.items() if not k.startswith(_NEVER_INHERITED) and not _SECRET.search(k)}
+        key = {k: v for k, v in source.items() if k == self.api_key_env}
+        return kept | key | self.environment
 
     def record(self) -> dict[str, Any]:
         """For the ledger: command and the variables that we set; not what was inherited, which may hold secrets."""
-        return {"command": self.command(), "environment": self.environment, "cleared": list(_NEVER_INHERITED)}
+        return {"command": self.command(), "environment": self.environment, "cleared": [*_NEVER_INHERITED, _SECRET.pattern]}
 
     def digest(self) -> str:
         """Hex SHA-256 of what decides how the server computes: everything but address and identity."""
@@ -91,8 +107,9 @@ def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int
     """The launch of a server, pure but for asking torch whether there is a GPU.
 
     `probes`: a folder into which the server records what its drafter is fed in probe requests; it then runs without graphs.
-    Raises BadInput for a GPU that is not there, and for a draft dtype that SGLang has no flag for.
+    Raises BadInput for a GPU or an API key that is not there, and for a draft dtype that SGLang has no flag for.
     """
+    check_key(config)
     if config.draft_dtype not in (None, config.dtype):
         raise BadInput(
             "deploy.draft_dtype",
@@ -105,6 +122,7 @@ def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int
         python=config.python or sys.executable,
         flags={**_common(config, device, target, port), **_speculation(config, device, drafter, steps), **_probing(probes)},
         environment=_environment(config, device),
+        api_key_env=config.api_key_env,
     )
 
 
@@ -201,6 +219,9 @@ def _environment(config: DeployConfig, device: Literal["cpu", "cuda"]) -> dict[s
         "HF_HUB_OFFLINE": "1",  # target and drafter are folders
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # What its processes say to each other stays on this machine.
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }
     if device == "cuda":
         return common | {"SGLANG_PLUGINS": "none"}  # the name of no plugin: nothing that happens to be installed hooks itself in

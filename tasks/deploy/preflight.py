@@ -42,12 +42,11 @@ def preflight(launch: Launch) -> list[Check]:
 
 def resolve(launch: Launch) -> dict[str, Any] | Check:
     """What SGLang would make of the command, or the FAIL with its own words if it does not take it."""
-    python, _, _, *arguments = launch.command()
     with tempfile.TemporaryDirectory(prefix="draftproof-") as scratch:
         out = Path(scratch) / "resolved.json"
         try:
             done = subprocess.run(
-                [python, "-c", _RESOLVE, str(out), *arguments],
+                [launch.python, "-c", _RESOLVE, str(out), *launch.arguments()],
                 check=False,
                 cwd=scratch,
                 env=launch.full_environment() | {"TMPDIR": scratch},
@@ -58,9 +57,9 @@ def resolve(launch: Launch) -> dict[str, Any] | Check:
                 timeout=_SECONDS,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return _refused(python, str(error))
+            return _refused(launch.python, str(error))
         if done.returncode != 0:
-            return _refused(python, "\n".join(done.stderr.splitlines()[-8:]))
+            return _refused(launch.python, "\n".join(done.stderr.splitlines()[-8:]))
         resolved: dict[str, Any] = json.loads(out.read_text())
         return resolved
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.deploy.launch import CPU_ATTENTION, Flags
+from tasks.store import read_small
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.wiring.kinds import Kind
 
@@ -60,8 +61,8 @@ def _check(rule: Rule, problem: str | None) -> Check:
 def _model_config(folder: str) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config: dict[str, Any] = json.loads(read_small(path, 16 << 20))
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), found=str(error), expected="the config.json of a model folder", do="Name the model's folder.") from error
     return config
 

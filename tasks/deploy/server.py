@@ -22,6 +22,7 @@ from tasks.deploy import supervisor
 from tasks.deploy.client import Client, Impostor
 from tasks.deploy.contract import compare
 from tasks.deploy.generation import Generation
+from tasks.deploy.key import key_in
 from tasks.deploy.launch import Launch, plan
 from tasks.deploy.ports import free_port, is_free
 from tasks.deploy.questions import Questions
@@ -59,7 +60,8 @@ class Server(Questions):
         self.seconds_to_ready = 0.0
         self._config = config
         self._keep = keep
-        self._client = Client(launch.url, launch.identity, config.request_seconds)
+        key = None if launch.api_key_env is None else key_in(launch.api_key_env)
+        self._client = Client(launch.url, launch.identity, config.request_seconds, key)
         self._supervisor: subprocess.Popen[str] | None = None
         self._record: ServerRecord | None = None
 
@@ -179,6 +181,15 @@ class Server(Questions):
         owner = Process.of(os.getpid())
         assert owner is not None
         grace = _GRACE_SECONDS[self.launch.flags["device"]]
+        own = {
+            # Sockets and temporary files that SGLang leaves lying about go with the folder.
+            "TMPDIR": str(scratch),
+            # Its processes find each other by a file: torch's store would listen to every machine (sglang 0.5.23,
+            # srt/distributed/bootstrap.py:236-250). What SGLang's own kernels name their shared memory by stays one server's.
+            "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{scratch}/rendezvous",
+            "MASTER_ADDR": self.launch.flags["host"],
+            "MASTER_PORT": str(self.launch.flags["port"]),
+        }
         with self.log.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, str(owner.pid), str(owner.start), str(grace), *self.launch.command()],
@@ -188,8 +199,7 @@ class Server(Questions):
                 text=True,
                 start_new_session=True,
                 cwd=scratch,
-                # Sockets and temporary files that SGLang leaves lying about go with the folder.
-                env=self.launch.full_environment() | {"TMPDIR": str(scratch)},
+                env=self.launch.full_environment() | own,
             )
         watching, main = Process.of(self._supervisor.pid), self._started()
         if watching is None or main is None:
@@ -256,6 +266,9 @@ class Server(Questions):
     def _prove(self) -> None:
         """What was asked is what runs, and it speculates if and only if it was asked to."""
         self.contract = [*compare(self.launch, self.info()), _speculates(self.launch, self._first)]
+        if self.launch.api_key_env is not None:
+            with self._trouble("a request without a key"):
+                self.contract.append(_asks_for_its_key(self._client.status_for_a_stranger()))
 
     def _ready_prompt(self) -> list[int]:
         return [1, 2, 3, 4]  # any ids are in every vocabulary; what comes back is not looked at
@@ -285,6 +298,18 @@ def _speculates(launch: Launch, generation: Generation) -> Check:
         kind=None if good else Kind.LAUNCH_FLAGS,
         message=f"{rounds} verify rounds in {len(generation.tokens)} tokens; asked for speculation: {launch.speculative}",
         numbers={"verify_rounds": rounds, "tokens": len(generation.tokens)},
+    )
+
+
+def _asks_for_its_key(status: int) -> Check:
+    good = status == httpx.codes.UNAUTHORIZED
+    return Check(
+        name="API key",
+        verdict=Outcome.PASS if good else Outcome.FAIL,
+        kind=None if good else Kind.LAUNCH_FLAGS,
+        message=f"a request without the API key is answered with status {status}"
+        + ("" if good else ", expected 401: this SGLang does not take its key as 0.5.23 does (tasks/deploy/keyed.py)"),
+        numbers={"status": status},
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.addresses import taken_apart
 from tasks.store import home, locked
 from tasks.verdict import BadInput, MachineTrouble
 
@@ -29,7 +30,11 @@ _DEFAULTS = {
 
 
 def tracking_uri() -> str:
-    """`MLFLOW_TRACKING_URI` with an absolute path, else `mlflow.db` in `DRAFTPROOF_HOME`."""
+    """`MLFLOW_TRACKING_URI` with an absolute path, else `mlflow.db` in `DRAFTPROOF_HOME`.
+
+    A user and password in a server's address move to the variables that MLflow has for them: it writes the address into
+    its errors, and those end in logs.
+    """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if not given:
         return f"{_SQLITE}{home() / 'mlflow.db'}"
@@ -42,7 +47,15 @@ def tracking_uri() -> str:
             expected="sqlite:///<file>, a database, or the address of an MLflow server",
             do="MLflow 3.17 refuses stores of files: unset it to use DRAFTPROOF_HOME, or name a database.",
         )
-    return given
+    return _without_password(given) if given.startswith("http") else given
+
+
+def _without_password(given: str) -> str:
+    address = taken_apart(given)
+    if address.user is not None:
+        os.environ["MLFLOW_TRACKING_URI"] = address.url
+        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = address.user, address.password or ""
+    return address.url
 
 
 def artifact_root(uri: str) -> Path | None:

@@ -39,6 +39,6 @@ class Promotion(_Record):
     model: str
     version: str
     alias: Alias
-    files_sha256: str = Field(description="Over the names and contents of the drafter's files.")
+    files_sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Over the names and contents of the drafter's files.")
     reason: str = Field(description="The verdict's message.")
     previous_champion: str | None = Field(description="The version that was champion before, kept for a rollback.")

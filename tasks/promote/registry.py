@@ -54,12 +54,24 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
             expected="a model that was promoted",
             do="Run the pipeline first (draftproof run CONFIG), and mind MLFLOW_TRACKING_URI and DRAFTPROOF_HOME.",
         )
-    promotion = _promotion(version, "champion" if alias == "champion" else "challenger")
-    folder = _fetched(client, version, promotion.files_sha256)
-    tags = version.tags
-    release = Release(
+    try:
+        promotion = _promotion(version, "champion" if alias == "champion" else "challenger")
+        release = _release(model, version.tags)
+    except (KeyError, ValueError, RecursionError) as error:  # pydantic's ValidationError is a ValueError
+        raise BadInput(
+            f"{model} version {version.version}",
+            found=f"tags that are not ours ({type(error).__name__}: {error})",
+            expected="those of a promotion",
+            do="Somebody changed them: promote anew.",
+        ) from error
+    return release.model_copy(update={"drafter": _fetched(client, version, promotion.files_sha256)}), promotion
+
+
+def _release(model: str, tags: Mapping[str, str]) -> Release:
+    """What the tags of a version say; where its files will lie is not known yet."""
+    return Release(
         model=model,
-        drafter=folder,
+        drafter=Path(),
         target=TargetConfig.model_validate_json(tags[_TAG + "target"]),
         target_sha256=tags[_TAG + "target_sha256"],
         deploy=DeployConfig.model_validate_json(tags[_TAG + "deploy"]),
@@ -67,7 +79,6 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
         by_concurrency=json.loads(tags.get(_TAG + "by_concurrency", "{}")),
         stops_paying=json.loads(tags.get(_TAG + "stops_paying", "null")),
     )
-    return release, promotion
 
 
 def files_of_versions(client: MlflowClient) -> set[str]:

@@ -13,6 +13,7 @@ import torch
 from tasks.device import Placement, place
 from tasks.target import attention
 from tasks.target.answering import answer_all
+from tasks.verdict import BadInput
 from tasks.wiring.answering import Answer
 from tasks.wiring.families import text_config
 
@@ -114,20 +115,25 @@ class Target:
 
 
 def load_model(folder: Path, attention_name: str, placement: Placement, *, trust_remote_code: bool) -> Any:
-    """The transformers model in eval mode, with weights from safetensors only."""
+    """The transformers model in eval mode, with weights from safetensors only. Raises BadInput for files that are no such model."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the run has a progress display of its own
     attention.register()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=getattr(torch, placement.dtype),
-        attn_implementation=attention_name,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, placement.dtype),
+            attn_implementation=attention_name,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (SafetensorError, OSError, ValueError) as error:
+        found = f"a model that transformers cannot load ({type(error).__name__}: {error})"
+        raise BadInput(str(folder), found=found, expected="config.json and its safetensors", do="Fetch the target again.") from error
     return model.to(placement.device).eval()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from tasks.store import read_small
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.verify.architecture import Architecture, read_architecture
 from tasks.wiring.checkpoint_contract import canonical
@@ -176,13 +177,13 @@ def _check_values(checkpoint: Checkpoint) -> Check:
 def read_json(path: Path) -> dict[str, Any]:
     """A small JSON object. Raises BadInput: missing, larger than 1 MiB, no JSON object."""
     try:
-        if path.stat().st_size > _CONFIG_BYTES:
-            raise BadInput(str(path), found=f"{path.stat().st_size:,} bytes", expected="at most 1 MiB", do="This is no config.")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_small(path, _CONFIG_BYTES))
     except OSError as error:
         raise BadInput(str(path), found=error.strerror, expected="a JSON file", do="Name the folder that holds it.") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(str(path), found="no JSON", expected="a JSON file", do="Export the drafter again.") from error
+        raise BadInput(
+            str(path), found=f"no JSON ({error})", expected="a JSON file of at most 1 MiB", do="Export the drafter again."
+        ) from error
     if not isinstance(value, dict):
         raise BadInput(str(path), found=type(value).__name__, expected="a JSON object", do="Export the drafter again.")
     return value

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from tasks.store import read_small
 from tasks.verdict import BadInput, Check
 from tasks.wiring import served_config as keys
 from tasks.wiring.families import check_draft_architecture
@@ -158,7 +159,7 @@ def canonical(name: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), found=f"no JSON ({error})", expected="a drafter's config", do="Export the drafter again.") from error
     if not isinstance(value, dict):

@@ -73,7 +73,7 @@ def read_probes(folder: Path) -> list[Probe] | None:
             about = json.loads((file.metadata() or {}).get("draftproof", "{}"))
             names = set(file.keys())
             tensors = {name: file.get_tensor(name) for name in sorted(names)}
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, str(error)) from error
     rows = about.get("rows") if isinstance(about, dict) and about.get("format") == _FORMAT else None
     if not isinstance(rows, int) or not rows > 0 or names != {f"{row}.{name}" for row in range(rows) for name in _DTYPES}:

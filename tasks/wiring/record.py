@@ -7,11 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.store import write_atomic
+from tasks.store import read_small, write_atomic
 from tasks.verdict import BadInput
 
 FILE = "wiring.json"
-_LARGEST = 1 << 20
 
 
 class _Part(BaseModel):
@@ -97,9 +96,7 @@ class WiringRecord(_Part):
         """Raises BadInput when the file is missing, larger than 1 MiB, no JSON, or has unknown or missing keys."""
         path = folder / FILE
         try:
-            if path.stat().st_size > _LARGEST:
-                raise ValueError(f"{path.stat().st_size:,} bytes")
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+            return cls.model_validate_json(read_small(path))
         except (OSError, ValueError) as error:  # pydantic's ValidationError and UnicodeDecodeError are ValueErrors
             raise BadInput(
                 str(path), found=str(error).splitlines()[0], expected="a wiring record", do="Export the drafter again."

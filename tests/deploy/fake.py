@@ -11,7 +11,7 @@ from pathlib import Path
 
 # Two children, as SGLang has its scheduler and detokenizer; one of them in a session of its own.
 SERVE = """
-import json, subprocess, sys, time
+import json, os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 words = sys.argv[1:]
 flags = {}
@@ -22,6 +22,7 @@ for i, w in enumerate(words):
         try: flags[name] = json.loads(value)
         except ValueError: flags[name] = value
 mode = MODE
+key = os.environ[words[1]] if words[0].endswith("keyed.py") and mode != "open" else None
 if mode == "die":
     print("the disk is made of cheese", file=sys.stderr); sys.exit(7)
 children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=own) for own in (False, True)]
@@ -43,8 +44,10 @@ class Handler(BaseHTTPRequestHandler):
             if mode == "breaks" and n == 2: part = {"error": {"message": "out of memory"}}
             self.wfile.write(("data: " + json.dumps(part) + "\\n\\n").encode()); self.wfile.flush(); time.sleep(0.02)
         self.wfile.write(b"data: [DONE]\\n\\n"); self.close_connection = True
-    def do_GET(self): self.answer(resolved)
+    def stranger(self): return key is not None and self.headers.get("Authorization") != "Bearer " + key
+    def do_GET(self): self.answer({}, 401) if self.stranger() else self.answer(resolved)
     def do_POST(self):
+        if self.stranger(): return self.answer({}, 401)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
         if self.path.startswith("/flush_cache"): return self.answer({}, 400 if mode == "busy" else 200)
         if mode == "stuck" and body["sampling_params"]["max_new_tokens"] != 8: time.sleep(600)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.processes import processes_of
+from tests.security.canary import CANARIES, WORD, beyond_this_machine, files_that_tell, watched
 from tests.tiny import TOPICS, pipeline_config, story
 
 DRAFTPROOF = [sys.executable, "-m", "flows.cli"]
@@ -34,7 +35,7 @@ STAGES = ["target", "data", "capture", "train", "export", "verify", "deploy", "b
 
 def environment(home: Path) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-    return {**inherited, "DRAFTPROOF_HOME": str(home)}
+    return {**inherited, **CANARIES, "DRAFTPROOF_HOME": str(home)}
 
 
 def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.CompletedProcess[str]:
@@ -44,12 +45,16 @@ def draftproof(home: Path, *arguments: str, timeout: float = 800) -> subprocess.
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("e2e")
+    config = pipeline_config(folder)
+    config["deploy"]["api_key_env"] = "SERVING_KEY"
     path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(pipeline_config(folder)), encoding="utf-8")
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
     home = folder / "home"
-    done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
+    with watched() as seen:
+        done = draftproof(home, "run", str(path), "--json", str(folder / "out.json"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return {"home": home, "config": path, "stdout": done.stdout, "out": json.loads((folder / "out.json").read_text())}
+    out = json.loads((folder / "out.json").read_text())
+    return {"home": home, "config": path, "stdout": done.stdout, "out": out, "seen": seen, "told": [done.stdout, done.stderr]}
 
 
 def test_verdict_and_interface(run: dict[str, Any]) -> None:
@@ -122,9 +127,25 @@ def test_champion_answers(run: dict[str, Any]) -> None:
         assert started.returncode == 0, started.stdout + started.stderr
         url = next(word for word in started.stdout.split() if word.startswith("http://127.0.0.1:"))
         question = {"messages": [{"role": "user", "content": f"{TOPICS[0]} w12"}], "max_tokens": 30, "temperature": 0, "model": "any"}
-        answer = httpx.post(f"{url.rstrip('/')}/v1/chat/completions", json=question, timeout=60).raise_for_status().json()
+        ask = f"{url.rstrip('/')}/v1/chat/completions"
+        assert httpx.post(ask, json=question, timeout=60).status_code == 401
+        key = {"Authorization": f"Bearer {CANARIES['SERVING_KEY']}"}
+        answer = httpx.post(ask, json=question, headers=key, timeout=60).raise_for_status().json()
         assert answer["choices"][0]["message"]["content"].split() == story(TOPICS[0], "w12")[:30]
     finally:
         stopped = draftproof(run["home"], "deploy", "tiny-grammar-eagle3@champion", "--stop")
     assert stopped.returncode == 0, stopped.stderr
     assert processes_of(run["home"]) == []
+
+
+def test_no_secret_of_the_environment_is_told(run: dict[str, Any]) -> None:
+    """After the run and the deployment: logs, ledger, artifacts, Prefect's database, command lines, the terminal."""
+    assert [path for path in run["home"].rglob("*") if path.name in ("mlflow.db", "prefect.db")] and list(run["home"].rglob("*.log"))
+    assert files_that_tell(run["home"].parent) == []
+    assert run["seen"].command_lines == set() and not [text for text in run["told"] if WORD in text]
+
+
+def test_everything_listened_on_this_machine_only(run: dict[str, Any]) -> None:
+    """Prefect's server and three of SGLang's, while the run lasted."""
+    assert len(run["seen"].sockets) >= 4
+    assert beyond_this_machine(run["seen"].sockets) == []

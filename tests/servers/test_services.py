@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 
 from tests.processes import processes_of
+from tests.security.canary import beyond_this_machine, listening
 from tests.tiny import prompts_jsonl
 
 pytestmark = pytest.mark.servers
@@ -71,7 +73,7 @@ def test_a_deployment_runs_as_typed_from_any_folder(up: dict[str, Any], fitted_d
 
 
 def test_everything_listens_on_this_machine_only(up: dict[str, Any]) -> None:
-    for port in up["ports"].values():
-        listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if f":{port:04X} " in line]
-        addresses = {fields[1].partition(":")[0] for fields in listening if fields[3] == "0A"}
-        assert addresses == {"0100007F"}, addresses
+    services = [psutil.Process(json.loads(path.read_text())["process"]["pid"]) for path in up["home"].glob("services/*.json")]
+    sockets = listening(child for service in services for child in (service, *service.children(recursive=True)))
+    assert {f"127.0.0.1:{port}" for port in up["ports"].values()} <= sockets
+    assert beyond_this_machine(sockets) == []
