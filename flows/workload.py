@@ -42,9 +42,8 @@ def read_files(config: Config, target: TargetProduct, count: int) -> Workload:
     """The prompts of `benchmark.workloads`. Raises BadInput."""
     files = [Path(file) for file in config.benchmark.workloads]
     found = read_workload(files, target=target, count=count, longest=longest_prompt(config))
-    return Workload(
-        [prompt.tokens for prompt in found], [prompt.category for prompt in found], files[0] if len(files) == 1 else files[0].parent
-    )
+    source = files[0] if len(files) == 1 else files[0].parent
+    return Workload([prompt.tokens for prompt in found], [prompt.category for prompt in found], source)
 
 
 def replayer(config: Config, drafter: Path, workload: Workload, open_target: Callable[[], TargetForward]) -> Replay:

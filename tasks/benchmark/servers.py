@@ -32,15 +32,17 @@ class Servers:
         What does not run yet is started, at the same time (a start is mostly imports, which leave a core idle half of the
         time), after what is not asked for was ended. Raises whatever a start raises, after the others have been ended.
         """
-        if self._pair is None or (self._pair.setting, list(self._pair.servers)) != (setting, ["plain", *others]):
-            drafts_otherwise = self._pair is not None and self._pair.setting != setting
-            self._pair = None
-            for name in [name for name in self._running if name not in ("plain", *others) or (name == "speculative" and drafts_otherwise)]:
-                self._running.pop(name).end(wait=True)
-            for name in ("plain", *others):
-                if name not in self._running:
-                    self._running[name] = _Starting(self._starter(name, setting), name)
-            self._pair = Pair({name: self._running[name].endpoint() for name in ("plain", *others)}, setting)
+        names: list[ServerName] = ["plain", *others]
+        if self._pair is not None and (self._pair.setting, list(self._pair.servers)) == (setting, names):
+            return self._pair
+        stay = set(names) if self._pair is None or self._pair.setting == setting else set(names) - {"speculative"}
+        self._pair = None
+        for name in [name for name in self._running if name not in stay]:
+            self._running.pop(name).end(wait=True)
+        for name in names:
+            if name not in self._running:
+                self._running[name] = _Starting(self._starter(name, setting), name)
+        self._pair = Pair({name: self._running[name].endpoint() for name in names}, setting)
         return self._pair
 
     def _starter(self, name: ServerName, setting: Setting) -> Callable[[], AbstractContextManager[Endpoint]]:
@@ -54,7 +56,7 @@ class Servers:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         interrupted = kind is not None and not issubclass(kind, Exception)
-        for server in reversed(self._running.values()):
+        for server in reversed(list(self._running.values())):
             server.end(wait=not interrupted)
 
 
