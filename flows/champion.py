@@ -37,7 +37,7 @@ def reigning_champion(
     def champion(run: StageRun) -> Champion:
         start = starter(config.deploy, target=target.folder, drafter=release.drafter, logs=logs, run=run, contract=checks, role="champion")
         return Champion(
-            name=f"version {promotion.version}",
+            version=promotion.version,
             setting=_promoted_setting(release, config.benchmark.concurrency),
             start=start,
             has_room=lambda: has_room_for_server(config),
@@ -52,7 +52,8 @@ def duel(measured: Benchmark) -> Duel | None:
     if versus is None:
         return None
     return Duel(
-        champion=f"{versus.champion}, {versus.setting}",
+        version=versus.version,
+        setting=str(versus.setting),
         champion_tok_s=versus.figures.output_tok_s,
         candidate_tok_s=versus.candidate_tok_s,
         over=versus.over,

@@ -51,7 +51,7 @@ def compare(champion: Champion, rows: Sequence[Row], setting: Setting, concurren
         candidate[mine.group] += figures.seconds_of(mine.speculative)
         reigning[mine.group] += figures.seconds_of(its.champion) * plain / plain_beside_it
     return Versus(
-        champion=champion.name,
+        version=champion.version,
         setting=champion.setting,
         figures=figures.server_figures([its for _, its in beside], "champion"),
         acceptance=figures.acceptance(row for _, its in beside for row in its.champion),

@@ -80,8 +80,8 @@ Start = Callable[[Setting | None], AbstractContextManager[Endpoint]]
 class Champion:
     """The drafter that serves now, to be measured beside the candidate."""
 
-    name: str
-    """As a message tells it: `version 3`."""
+    version: str
+    """In the registry."""
     setting: Setting
     """The one that it was promoted with."""
     start: Start

@@ -49,7 +49,7 @@ def _versus(versus: Versus | None) -> str:
     how = "side by side" if versus.side_by_side else "in turns, each beside the plain server"
     rows = [
         [
-            f"{versus.champion}, {versus.setting}",
+            f"version {versus.version}, {versus.setting}",
             f"{versus.figures.output_tok_s:.1f}",
             f"{versus.candidate_tok_s:.1f}",
             _interval(versus.over),

@@ -131,7 +131,7 @@ class CategoryFigures(_Record):
 class Versus(_Record):
     """The candidate against the reigning champion, at the deciding concurrency."""
 
-    champion: str = Field(description="As a message tells it.")
+    version: str = Field(description="The champion's in the registry.")
     setting: Setting = Field(description="The champion's, as it was promoted.")
     figures: Figures = Field(description="The champion's, over the same prompts and repeats as the candidate's.")
     acceptance: Acceptance

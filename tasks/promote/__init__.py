@@ -32,6 +32,8 @@ def promote(client: MlflowClient, *, experiment: str, run_id: str, release: Rele
     """Register the drafter, files uploaded, as `champion` if the verdict is a pass, else as `challenger` with the reason.
 
     A verdict that is no pass leaves the champion as it was. Promotions on one machine wait for each other.
+    Raises ProofFailed (INVALID), after registering it as `challenger`, when a pass was measured beside another champion than
+    the one that it would replace.
     Raises MLflow's own errors when the registry cannot be used, and then leaves both aliases as they were.
     """
     from tasks.promote.registry import register

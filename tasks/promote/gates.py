@@ -12,6 +12,7 @@ from tasks.verdict import Check, Outcome
 from tasks.wiring.kinds import Kind
 
 CHAMPION_GATE = "no worse than the champion"
+VERSION = "champion_version"  # the number of that check which tells who was champion when it was made
 
 
 def gates(config: PromoteConfig, *, checks: Sequence[Check], speedup: Interval, duel: Duel | None) -> list[Check]:
@@ -46,7 +47,7 @@ def _no_worse(floor: float, duel: Duel, invalid: list[str]) -> Check:
         CHAMPION_GATE,
         duel.over.high >= floor,
         invalid,
-        told=f"{duel.candidate_tok_s:.1f} tok/s beside the champion's {duel.champion_tok_s:.1f} ({duel.champion}), "
+        told=f"{duel.candidate_tok_s:.1f} tok/s beside the champion's {duel.champion_tok_s:.1f} (version {duel.version}, {duel.setting}), "
         f"ratio of paired times {_told(duel.over)}",
         passed=f"reaches {floor:g}",
         failed=f"even its upper end is below {floor:g}: worse beyond noise. The champion stays; train longer or on more data",
@@ -57,7 +58,7 @@ def _no_worse(floor: float, duel: Duel, invalid: list[str]) -> Check:
             "floor": floor,
             "candidate_tok_s": duel.candidate_tok_s,
             "champion_tok_s": duel.champion_tok_s,
-            "champion": duel.champion,
+            VERSION: duel.version,
         },
     )
 

@@ -47,7 +47,8 @@ class Release(_Record):
 class Duel(_Record):
     """The candidate and the champion as one run measured them."""
 
-    champion: str = Field(description="As a message tells it.")
+    version: str = Field(description="The champion's.")
+    setting: str = Field(description="With which the champion was served.")
     champion_tok_s: float
     candidate_tok_s: float
     over: Interval = Field(description="The candidate's speed over the champion's, from paired times.")

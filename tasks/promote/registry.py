@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config import DeployConfig, PromoteConfig, TargetConfig
-from tasks.promote.gates import CHAMPION_GATE
+from tasks.promote.gates import CHAMPION_GATE, VERSION
 from tasks.promote.records import Alias, DataSource, Promotion, Release
 from tasks.store import Store, home, locked, sha256_folder
-from tasks.verdict import BadInput, Check, Outcome, Verdict
+from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
+from tasks.wiring.kinds import Kind
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,10 +30,12 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
     """See `tasks.promote.promote`."""
     names = _files(release.drafter)
     files_sha256 = sha256_folder(release.drafter, names)
-    alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
     with locked(home() / "registry.lock"):
         _ensure_model(client, release)
         previous = _by_alias(client, release.model, "champion")
+        changed = _changed_meanwhile(verdict, previous)
+        verdict = verdict.also(changed)
+        alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
         source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
         _attach_data(client, run_id, release.data)
         _attach_figures(client, run_id, source, release.data)
@@ -43,7 +46,20 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
             )
         # Last: until here nothing that serves has changed.
         client.set_registered_model_alias(release.model, alias, version.version)
+    if changed:
+        raise ProofFailed(verdict)
     return _promotion(version, alias)
+
+
+def _changed_meanwhile(verdict: Verdict, champion: ModelVersion | None) -> list[Check]:
+    """A check that fails where a pass was measured beside somebody else than who is champion now; else none."""
+    now = str(champion.version) if champion else None
+    then = [check.numbers[VERSION] for check in verdict.checks if check.name == CHAMPION_GATE and VERSION in check.numbers]
+    if verdict.verdict.exit_status or not then or then == [now]:
+        return []
+    message = f"the champion was version {then[0]} when this was measured, and is version {now} now: run again, to measure them together"
+    numbers = {"then": then[0], "now": now}
+    return [Check(name="the same champion", verdict=Outcome.INVALID, kind=Kind.INVALID_MEASUREMENT, message=message, numbers=numbers)]
 
 
 def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promotion]:
@@ -77,12 +93,14 @@ def opponent(
 ) -> tuple[Release, Promotion] | Check:
     """See `tasks.promote.find_opponent`."""
 
+    version = _by_alias(client, model, "champion")
+
     def none(why: str) -> Check:
-        return Check(name=CHAMPION_GATE, verdict=Outcome.PASS, message=f"no champion was measured: {why}")
+        numbers = {VERSION: str(version.version) if version else None}
+        return Check(name=CHAMPION_GATE, verdict=Outcome.PASS, message=f"no champion was measured: {why}", numbers=numbers)
 
     if config.min_over_champion is None:
-        return none("promote.min_over_champion is null")
-    version = _by_alias(client, model, "champion")
+        return none("promote.min_over_champion is null").model_copy(update={"numbers": {}})
     if version is None:
         return none(f"{model} has none yet")
     its_target = version.tags[_TAG + "target_sha256"]

@@ -22,7 +22,7 @@ STEPS, ITS_STEPS = 2, 3
 def beside(candidate: Machine, reigning: Machine, *, room: bool = True, seed: int = 1, **more: Any) -> Benchmark:
     """Measured with the setting of 2 steps beside a champion of 3."""
     reigning.running = candidate.running
-    champion = Champion(name="version 7", setting=Setting(steps=ITS_STEPS), start=reigning.start, has_room=lambda: room)
+    champion = Champion(version="7", setting=Setting(steps=ITS_STEPS), start=reigning.start, has_room=lambda: room)
     return measure(candidate, seed=seed, given={"choice": chosen(STEPS), "champion": champion}, **more)
 
 
@@ -46,7 +46,7 @@ def test_the_ratio_is_the_true_one(mine: float, its: float, side: int, room: boo
     true = seconds(reigning, ITS_STEPS) / seconds(candidate, STEPS)
     assert true in found.over and found.over.value == pytest.approx(true, rel=0.03)
     assert (found.over.low - 1) * side > 0 and (found.over.high - 1) * side > 0
-    assert (found.champion, found.setting.steps, found.side_by_side) == ("version 7", ITS_STEPS, room)
+    assert (found.version, found.setting.steps, found.side_by_side) == ("7", ITS_STEPS, room)
     assert found.candidate_tok_s / found.figures.output_tok_s == pytest.approx(found.over.value, rel=0.05)
     assert found.figures.requests == 30
     assert candidate.running == []

@@ -14,7 +14,7 @@ import pytest
 from tasks.config import DeployConfig, PromoteConfig, TargetConfig
 from tasks.ledger import Ledger, open_ledger
 from tasks.promote import DataSource, Promotion, Release, find_opponent, find_release, promote, rollback
-from tasks.verdict import BadInput, Check, Outcome, Verdict
+from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
 
 PROJECT = Path(__file__).resolve().parents[2]
 WEIGHTS = bytes(range(256)) * 40
@@ -138,6 +138,25 @@ def test_whom_a_candidate_is_measured_against(ledger: Ledger, tmp_path: Path) ->
         (found(other, min_over_champion=None), "promote.min_over_champion is null"),
     ):
         assert (check.name, check.verdict) == ("no worse than the champion", Outcome.PASS) and why in check.message
+
+
+def test_a_champion_that_nobody_measured_is_not_replaced(ledger: Ledger, tmp_path: Path) -> None:
+    """Another run was promoted, or a rollback made, while this one was measured beside the champion of before."""
+    gate = Check(name="no worse than the champion", verdict=Outcome.PASS, message="as fast", numbers={"champion_version": "1"})
+    passed = Verdict.of("promote", [gate], passed="all passed")
+    for name in ("a", "b"):
+        promoted(ledger, release(drafter(tmp_path / name, name.encode()), "changed-meanwhile-eagle3"), Outcome.PASS)
+    late = release(drafter(tmp_path / "c", b"c"), "changed-meanwhile-eagle3")
+    with ledger.run("pipeline") as run, pytest.raises(ProofFailed, match=r"was version 1 .* is version 2 now") as failed:
+        promote(ledger.client, experiment=ledger.experiment, run_id=run.id, release=late, verdict=passed)
+    assert (failed.value.verdict.verdict, failed.value.verdict.kind) == (Outcome.INVALID, "invalid-measurement")
+    assert aliased(ledger, "changed-meanwhile-eagle3", "champion") == "2"
+    assert aliased(ledger, "changed-meanwhile-eagle3", "challenger") == "3"
+    gate = gate.model_copy(update={"numbers": {"champion_version": "2"}})
+    with ledger.run("pipeline") as run:
+        passed = Verdict.of("promote", [gate], passed="all passed")
+        made = promote(ledger.client, experiment=ledger.experiment, run_id=run.id, release=late, verdict=passed)
+    assert (made.alias, made.previous_champion) == ("champion", "2")
 
 
 def test_a_failure_leaves_the_champion_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
