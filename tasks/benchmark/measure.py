@@ -66,15 +66,15 @@ class Measurement:
     def pairs(self, pair: Pair, phase: Phase, repeats: Sequence[int], concurrency: int, groups: Sequence[int]) -> None:
         """Each group on every server, one right after the other; the order of groups is random.
 
-        In which order the servers come is random too, and balanced: each order as often as the others. The repeats (by their
-        numbers) lie apart in time, so that what a server's uptime does to it is seen.
+        In which order the servers come is random too, and balanced: each order as often as the others, or once more. The repeats (by
+        their numbers) lie apart in time, so that what a server's uptime does to it is seen.
         """
         orders = list(permutations(pair.servers))
         total = len(repeats) * len(groups)
         for before, repeat in enumerate(repeats):
             for endpoint in pair.servers.values():
                 endpoint.check_alive()
-            drawn = [orders[(repeat * len(groups) + index) % len(orders)] for index in range(len(groups))]
+            drawn = [orders[(repeat + index) % len(orders)] for index in range(len(groups))]
             self.random.shuffle(drawn)
             for index, group in enumerate(self.random.sample(groups, len(groups))):
                 for server in drawn[index]:

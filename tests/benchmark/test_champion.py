@@ -68,7 +68,7 @@ def test_triples_in_every_order_by_the_seed() -> None:
     triples = [final[i : i + 3] for i in range(0, len(final), 3)]
     assert len(final) == 3 * 3 * 10 and all(len({row.prompt for row in triple}) == 1 for triple in triples)
     orders = Counter(tuple(row.server for row in triple) for triple in triples)
-    assert len(orders) == 6 and set(orders.values()) == {5}
+    assert len(orders) == 6 and set(orders.values()) <= {4, 5, 6}
     again, other = (beside(Machine(seed=5), Machine(skill=0.8), seed=seed) for seed in (1, 2))
     assert [(row.server, row.prompt) for row in again.rows] == [(row.server, row.prompt) for row in found.rows]
     assert [(row.server, row.prompt) for row in other.rows] != [(row.server, row.prompt) for row in found.rows]
@@ -108,7 +108,8 @@ def test_a_machine_that_slows_down_between_turns_favours_nobody() -> None:
     flat = {"skill": 0.0, "overhead": 0.0, "slope": 0.0}
     for room in (True, False):
         found = versus(beside(Slowing(**flat, seed=1), Slowing(**flat, seed=2), room=room))
-        assert 1.0 in found.over and found.over.high - found.over.low < 0.12, room
+        assert found.over.value == pytest.approx(1, abs=0.03), room  # 1.045 where the turns' own clocks are compared
+        assert found.over.high - found.over.low < 0.1, room
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ of three stages. The faults are planted in the code that runs, not in what it wr
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]
             train_verify_deploy(Parameters(config=config(folder, train), refresh=list(refresh)), return_state=True)
         report = last_report.get()
         assert report is not None
-        print(f"\n{plant.__name__ if plant else 'sound'}, {train}: {report.verdict} {report.kind} in {time.monotonic() - began:.0f} s")
+        told = f"{plant.__name__ if plant else 'sound'}, {train}: {report.verdict} {report.kind} in {report.stage}"
+        sys.stdout.write(f"\n{told}, {time.monotonic() - began:.0f} s: {report.message}\n")  # for who runs pytest with -s
         client = connect()
         model = client.get_registered_model(MODEL)
         return Ended(report, model.aliases["champion"], model.aliases.get("challenger"))
