@@ -55,7 +55,7 @@ def config(folder: Path, train: dict[str, Any]) -> Config:
             "capture": {"boundaries": [0, 2, 4], "dtype": "float32"},
             "train": {"draft_vocab_size": 64, "tokens_per_batch": 512, "dtype": "float32", **train},
             "deploy": {"context_length": 256, "max_total_tokens": 1024, "max_running_requests": 2},
-            "benchmark": {"prompts": 6, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "max_noise": 100},
+            "benchmark": {"prompts": 6, "output_tokens": 40, "steps": [2], "warmup_prompts": 1, "explore_prompts": 2, "max_noise": 100},
             # On a target this small the server's own overhead decides about the speed-up; it is the same on both drafters.
             "promote": {"min_speedup": 0.01},
         }
