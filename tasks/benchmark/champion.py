@@ -10,7 +10,7 @@ from tasks.benchmark.endpoint import Champion
 from tasks.benchmark.evidence import check_of
 from tasks.benchmark.figures import PairOfRows
 from tasks.benchmark.measure import Measurement
-from tasks.benchmark.results import Row, Versus
+from tasks.benchmark.results import Row, ServerName, Versus
 from tasks.benchmark.servers import Servers
 from tasks.benchmark.setting import Setting
 from tasks.statistics import ratio_of_sums
@@ -31,7 +31,8 @@ def measure_beside(champion: Champion, measurement: Measurement, servers: Server
         return
     measurement.report.say("memory holds no third server: candidate and champion take turns")
     for repeat in range(config.repeats):
-        for server in ("speculative", "champion") if repeat % 2 == 0 else ("champion", "speculative"):
+        turns: list[ServerName] = ["speculative", "champion"]
+        for server in turns if repeat % 2 == 0 else turns[::-1]:
             pair = servers.pair(setting, (server,))
             measurement.prepare(pair, concurrency)
             measurement.pairs(pair, "final" if server == "speculative" else "champion", [repeat], concurrency, groups)
