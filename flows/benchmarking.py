@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.benchmark import check_asked
+from flows.champion import duel, reigning_champion
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.servers import starter
@@ -99,7 +100,7 @@ class Bench:
         predicted = self._predict(prepared, workload, settings) if self._drafter else {}
         measured = self._benchmark(prepared, workload, predicted, servers)
         self.checks += [check.model_copy(update={"stage": "benchmark"}) for check in measured.checks]
-        return decide(self._config.promote, checks=self.checks, speedup=measured.speedup)
+        return decide(self._config.promote, checks=self.checks, speedup=measured.speedup, duel=duel(measured))
 
     def _workload(self, prepared: TargetProduct) -> Workload:
         count = self._config.benchmark.prompts
@@ -171,6 +172,9 @@ class Bench:
                 predicted=predicted,
                 starter=starting,
                 choice=servers.choice(config) if servers else None,
+                champion=reigning_champion(config, drafter=self._drafter, target=prepared, logs=self._logs, checks=contract)
+                if self._drafter
+                else None,
                 dtype=dtype,
                 served_tolerance=config.promote.served_tolerance,
                 seed=config.seed,

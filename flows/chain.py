@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.champion import duel, reigning_champion
 from flows.early import check_against_target
 from flows.held_out import HeldOutRows, held_out_prompts
 from flows.servers import starter
@@ -23,8 +24,8 @@ from tasks.device import place
 from tasks.environment.task import environment
 from tasks.export.task import export
 from tasks.products import CaptureProduct, DataProduct, DrafterProduct, TargetProduct, TrainProduct
-from tasks.promote import Release, decide
-from tasks.store import Store, versions
+from tasks.promote import DataSource, Release, decide
+from tasks.store import Store, sha256_json, versions
 from tasks.target import open_reference, open_target
 from tasks.target.task import target
 from tasks.train.task import train
@@ -53,6 +54,7 @@ class Chain:
         self.drafter: DrafterProduct | None = None
         self.choice: CachedChoice | None = None
         self.stops_paying: int | None = None
+        self.data: list[DataSource] = []
         self.checks: list[Check] = []
 
     def prove(self) -> Verdict:
@@ -80,13 +82,14 @@ class Chain:
         self._made("export", exported.checks)
         workload = self._prompts(prepared, answered)
         prompts = workload.prompts
+        self.data = _data(answered, workload)
         verified = self._verify(prepared, answered, captured, trained, exported, prompts)
         self.checks += verified.verdict.checks
         self._made("deploy", self._probe(prepared, exported))
         measured = self._benchmark(prepared, exported, verified, workload)
         self.choice, self.stops_paying = measured.choice, measured.stops_paying
         self._made("benchmark", measured.checks)
-        return decide(self.config.promote, checks=self.checks, speedup=measured.speedup)
+        return decide(self.config.promote, checks=self.checks, speedup=measured.speedup, duel=duel(measured))
 
     def _made(self, stage: str, checks: Sequence[Check]) -> None:
         """Kept under the name of the stage that made them; the run's verdict names the stage of the worst."""
@@ -113,6 +116,7 @@ class Chain:
             deploy=chosen.deployed(self.config.deploy) if chosen else self.config.deploy,
             steps=chosen.steps if chosen else None,
             by_concurrency={c: s.model_dump() for c, s in self.choice.settings.items()} if self.choice else {},
+            data=self.data,
             stops_paying=self.stops_paying,
         )
 
@@ -222,9 +226,19 @@ class Chain:
             categories=workload.categories,
             predicted=predictions(verified, settings_to_try(self.config.benchmark, self.config.deploy)),
             starter=servers,
+            champion=reigning_champion(self.config, drafter=exported.folder, target=prepared, logs=self._logs, checks=self.checks),
             dtype=settings.dtype,
             served_tolerance=self.config.promote.served_tolerance,
             seed=self.config.seed,
             store=self._store,
             judge=judge(self.config, exported.folder, workload, lambda: self._opened(prepared), settings.dtype),
         )
+
+
+def _data(answered: DataProduct, workload: Workload) -> list[DataSource]:
+    """The conversations, held-out ones for the accuracies included, and the prompts of acceptance and speed."""
+    prompts = workload.source or answered.conversations
+    return [
+        DataSource(name="conversations", path=answered.conversations, sha256=answered.sha256, use="training"),
+        DataSource(name="benchmark prompts", path=prompts, sha256=sha256_json(workload.prompts), use="evaluation"),
+    ]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.benchmark import Setting, Start
 from tasks.config import DeployConfig
@@ -46,7 +46,16 @@ class _Launches:
         self._run.text(f"launch/{name}.json", json.dumps(value, indent=1, default=str))
 
 
-def starter(config: DeployConfig, *, target: Path, drafter: Path, logs: Path, run: StageRun, contract: list[Check]) -> Start:
+def starter(
+    config: DeployConfig,
+    *,
+    target: Path,
+    drafter: Path,
+    logs: Path,
+    run: StageRun,
+    contract: list[Check],
+    role: Literal["speculative", "champion"] = "speculative",
+) -> Start:
     """Starts servers whose settings are compared with what was asked for; the comparisons are added to `contract`.
 
     Commands, resolved arguments and differences become artifacts of `run`, `launch/*.json`. Each server takes a free port:
@@ -57,12 +66,13 @@ def starter(config: DeployConfig, *, target: Path, drafter: Path, logs: Path, ru
 
     @contextmanager
     def start(setting: Setting | None) -> Iterator[Server]:
-        name = "plain" if setting is None else f"speculative-{setting.name}-steps"
+        name = "plain" if setting is None else f"{role}-{setting.name}-steps"
         settings = setting.deployed(config) if setting else config
         asked, steps = (drafter, setting.steps) if setting else (None, None)
         with start_server(settings, target=target, drafter=asked, steps=steps, log=logs / f"{name}.log", report=run) as server:
             launches.keep(name, server)
-            keep_contract(contract, server.contract, server=f"server with {setting}" if setting else "plain server")
+            told = f"{'champion' if role == 'champion' else 'server'} with {setting}" if setting else "plain server"
+            keep_contract(contract, server.contract, server=told)
             yield server
 
     return start

@@ -24,7 +24,9 @@ def rows(report: RunReport) -> list[tuple[str, str]]:
         ("draft steps chosen", _one(measured, "bench.steps", "{:.0f}")),
         ("plain server", _one(measured, "bench.baseline_tok_s", "{:.1f} tok/s")),
         ("speculative server", _one(measured, "bench.spec_tok_s", "{:.1f} tok/s")),
-        ("speed-up (95% interval)", _speedup(measured)),
+        ("speed-up (95% interval)", _interval(measured, "bench.speedup")),
+        ("champion beside it", _one(measured, "bench.champion_tok_s", "{:.1f} tok/s")),
+        ("candidate / champion (95% interval)", _interval(measured, "bench.over_champion")),
         ("identical greedy texts", _identical(measured)),
     ]
     return [(what, value) for what, value in told if value]
@@ -65,10 +67,10 @@ def _one(measured: Mapping[str, float], name: str, form: str) -> str:
     return form.format(measured[name]) if name in measured else ""
 
 
-def _speedup(measured: Mapping[str, float]) -> str:
-    if "bench.speedup" not in measured:
+def _interval(measured: Mapping[str, float], name: str) -> str:
+    if name not in measured:
         return ""
-    return f"{measured['bench.speedup']:.3f} ({measured['bench.speedup_low']:.3f} to {measured['bench.speedup_high']:.3f})"
+    return f"{measured[name]:.3f} ({measured[f'{name}_low']:.3f} to {measured[f'{name}_high']:.3f})"
 
 
 def _identical(measured: Mapping[str, float]) -> str:

@@ -30,6 +30,8 @@ class Workload:
 
     prompts: list[list[int]]
     categories: list[str] | None = None
+    source: Path | None = None
+    """The file that they were read from, the folder of several; None = the held-out conversations."""
 
 
 def longest_prompt(config: Config) -> int:
@@ -41,7 +43,8 @@ def read_files(config: Config, target: TargetProduct, count: int) -> Workload:
     """The prompts of `benchmark.workloads`. Raises BadInput."""
     files = [Path(file) for file in config.benchmark.workloads]
     found = read_workload(files, target=target, count=count, longest=longest_prompt(config))
-    return Workload([prompt.tokens for prompt in found], [prompt.category for prompt in found])
+    source = files[0] if len(files) == 1 else files[0].parent
+    return Workload([prompt.tokens for prompt in found], [prompt.category for prompt in found], source)
 
 
 def judge(config: Config, drafter: Path, workload: Workload, open_target: Callable[[], TargetForward], dtype: str) -> Judge:

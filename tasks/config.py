@@ -184,6 +184,12 @@ class BenchmarkConfig(_Section):
 
 class PromoteConfig(_Section):
     min_speedup: float = Field(default=1.0, gt=0, description="The speed-up's lower end has to be above it.")
+    min_over_champion: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="The candidate's speed over the champion's, measured side by side: the interval's upper end has to reach it; "
+        "null = the champion is not measured.",
+    )
     served_tolerance: float = Field(default=0.05, gt=0, description="Largest relative difference of predicted and served acceptance.")
     regression_tolerance: float = Field(
         default=0.02, gt=0, description="A ratio that is this much lower than in earlier runs (a share) is a wiring alarm, not noise."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from tasks.benchmark.endpoint import Endpoint, Generation, Start
-from tasks.benchmark.results import Benchmark, CachedChoice, Prediction, Row
+from tasks.benchmark.endpoint import Champion, Endpoint, Generation, Start
+from tasks.benchmark.results import Benchmark, CachedChoice, Prediction, Row, Versus
 from tasks.benchmark.setting import Setting, settings_to_try
 from tasks.config import BenchmarkConfig
 from tasks.report import Report
@@ -14,12 +14,14 @@ from tasks.report import Report
 __all__ = [
     "Benchmark",
     "CachedChoice",
+    "Champion",
     "Endpoint",
     "Generation",
     "Prediction",
     "Row",
     "Setting",
     "Start",
+    "Versus",
     "benchmark_drafter",
     "greedy_answers",
     "render",
@@ -37,6 +39,7 @@ def benchmark_drafter(
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     choice: CachedChoice | None,
+    champion: Champion | None = None,
     seed: int,
     report: Report,
 ) -> Benchmark:
@@ -52,6 +55,7 @@ def benchmark_drafter(
         served_tolerance: largest relative difference of predicted and served acceptance.
         choice: an earlier choice for the same inputs: only the plain server and the chosen settings are measured. With it
             there may be no prediction; then served acceptance is told and not judged.
+        champion: the drafter that serves now, to be measured beside the chosen setting at `config.concurrency`.
         seed: of the order of requests and of the bootstrap.
         report: told after each pair what was measured so far.
 
@@ -70,6 +74,7 @@ def benchmark_drafter(
         dtype=dtype,
         served_tolerance=served_tolerance,
         choice=choice,
+        champion=champion,
         seed=seed,
         report=report,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from tasks.benchmark.setting import Setting
@@ -73,3 +74,17 @@ class Endpoint(Protocol):
 
 # None starts the plain server, a setting a speculative one; ready when entered, gone when left.
 Start = Callable[[Setting | None], AbstractContextManager[Endpoint]]
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The drafter that serves now, to be measured beside the candidate."""
+
+    version: str
+    """In the registry."""
+    setting: Setting
+    """The one that it was promoted with."""
+    start: Start
+    """Starts its speculative server."""
+    has_room: Callable[[], bool]
+    """Whether a third server fits beside the two that run when this is asked."""

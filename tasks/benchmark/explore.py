@@ -60,7 +60,7 @@ class Explorer:
         measurement, predicted = self._measurement, self._predict(setting, concurrency)
         groups = measurement.groups(concurrency)[: -(-measurement.config.explore_prompts // concurrency)]
         measurement.prepare(pair, concurrency)
-        measurement.pairs(pair, "explore", 1, concurrency, groups)
+        measurement.pairs(pair, "explore", [0], concurrency, groups)
         pairs = figures.answered(measurement.rows, "explore", setting, concurrency)
         cost = figures.round_cost(pairs, self._seed)
         self._cost[concurrency].learn(setting, cost)

@@ -18,25 +18,29 @@ from tasks.wiring.kinds import Kind
 
 @dataclass(frozen=True)
 class PairOfRows:
-    """The same group of prompts on both servers, one right after the other."""
+    """The same group of prompts on each server, one right after the other."""
 
     group: int
     repeat: int
     plain: list[Row]
     speculative: list[Row]
+    champion: list[Row]
+    """Empty where no champion was measured with them."""
 
     @property
     def complete(self) -> bool:
         """Every request of it was answered; only complete pairs are timed, the others are counted as failures."""
-        return all(row.error is None for row in (*self.plain, *self.speculative))
+        return all(row.error is None for row in (*self.plain, *self.speculative, *self.champion))
 
     def side(self, server: ServerName) -> list[Row]:
-        return self.plain if server == "plain" else self.speculative
+        return {"plain": self.plain, "speculative": self.speculative, "champion": self.champion}[server]
 
 
 def pairs_of(rows: Iterable[Row], phase: Phase, setting: Setting | None = None, concurrency: int | None = None) -> list[PairOfRows]:
     """The pairs of a phase, of one setting and concurrency or of all, ordered by setting, concurrency, repeat and group."""
-    sides: dict[tuple[str, int, int, int], dict[ServerName, list[Row]]] = defaultdict(lambda: {"plain": [], "speculative": []})
+    sides: dict[tuple[str, int, int, int], dict[ServerName, list[Row]]] = defaultdict(
+        lambda: {"plain": [], "speculative": [], "champion": []}
+    )
     for row in rows:
         if row.phase == phase and setting in (None, row.setting) and concurrency in (None, row.concurrency):
             sides[row.setting.name, row.concurrency, row.repeat, row.group][row.server].append(row)
@@ -48,7 +52,7 @@ def answered(rows: Sequence[Row], phase: Phase, setting: Setting, concurrency: i
     pairs = pairs_of(rows, phase, setting, concurrency)
     if not any(pair.complete for pair in pairs):
         errors = [row.error for row in rows if row.error]
-        raise MachineTrouble(f"{phase}, {setting}: none of {len(pairs)} pairs was answered by both servers; the last error: {errors[-1]}")
+        raise MachineTrouble(f"{phase}, {setting}: none of {len(pairs)} pairs was answered by every server; the last error: {errors[-1]}")
     return pairs
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import permutations
 
 from tasks.benchmark.endpoint import Endpoint
 from tasks.benchmark.results import Phase, Row, ServerName
@@ -21,17 +22,13 @@ _WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True)
 class Pair:
-    """The two servers that are compared."""
+    """The servers that are compared: two, or three with the champion among them."""
 
-    plain: Endpoint
-    speculative: Endpoint
+    servers: Mapping[ServerName, Endpoint]
     setting: Setting
+    """The candidate's."""
     warm: set[int] = field(default_factory=set)
-    """Concurrencies at which both were warmed up."""
-
-    @property
-    def servers(self) -> dict[ServerName, Endpoint]:
-        return {"plain": self.plain, "speculative": self.speculative}
+    """Concurrencies at which all were warmed up."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Measurement:
         return range(len(self.prompts) // concurrency)
 
     def prepare(self, pair: Pair, concurrency: int) -> None:
-        """Warm up both servers unless that was done, at the measured concurrency: the first requests pay for what is set up lazily.
+        """Warm up the servers unless that was done, at the measured concurrency: the first requests pay for what is set up lazily.
 
         Raises ProofFailed (INVALID) when a server cannot run so many requests at once.
         """
@@ -66,24 +63,24 @@ class Measurement:
                 self._send(pair, server, "warm-up", 0, concurrency, place, min(_WARM_UP_TOKENS, self.config.output_tokens))
         pair.warm.add(concurrency)
 
-    def pairs(self, pair: Pair, phase: Phase, repeats: int, concurrency: int, groups: Sequence[int]) -> None:
-        """Each group on both servers, one right after the other; the order of groups is random.
+    def pairs(self, pair: Pair, phase: Phase, repeats: Sequence[int], concurrency: int, groups: Sequence[int]) -> None:
+        """Each group on every server, one right after the other; the order of groups is random.
 
-        Which server comes first is random too, and balanced: half of the pairs of a repeat begin with each. The repeats
-        lie apart in time, so that what a server's uptime does to it is seen.
+        In which order the servers come is random too, and balanced: each order as often as the others, or once more. The repeats (by
+        their numbers) lie apart in time, so that what a server's uptime does to it is seen.
         """
-        total = repeats * len(groups)
-        for repeat in range(repeats):
+        orders = list(permutations(pair.servers))
+        total = len(repeats) * len(groups)
+        for before, repeat in enumerate(repeats):
             for endpoint in pair.servers.values():
                 endpoint.check_alive()
-            plain_first = [index % 2 == repeat % 2 for index in range(len(groups))]
-            self.random.shuffle(plain_first)
+            drawn = [orders[(repeat + index) % len(orders)] for index in range(len(groups))]
+            self.random.shuffle(drawn)
             for index, group in enumerate(self.random.sample(groups, len(groups))):
-                order: list[ServerName] = ["plain", "speculative"]
-                for server in order if plain_first[index] else order[::-1]:
+                for server in drawn[index]:
                     self._send(pair, server, phase, repeat, concurrency, group, self.config.output_tokens)
-                done = repeat * len(groups) + index + 1
-                self.report.progress(done, total, f"{phase} pairs", self._so_far(pair.setting, phase, concurrency))
+                done = before * len(groups) + index + 1
+                self.report.progress(done, total, f"{phase} pairs", self._so_far(pair, phase, concurrency))
 
     def _send(self, pair: Pair, server: ServerName, phase: Phase, repeat: int, concurrency: int, group: int, tokens: int) -> None:
         """One group to one server, its requests at the same time, from an empty prefix cache."""
@@ -109,10 +106,10 @@ class Measurement:
         if any(row.error for row in answered):
             endpoint.check_alive()
 
-    def _so_far(self, setting: Setting, phase: Phase, concurrency: int) -> dict[str, float]:
-        wanted = (phase, setting, concurrency, None)
+    def _so_far(self, pair: Pair, phase: Phase, concurrency: int) -> dict[str, float]:
+        wanted = (phase, pair.setting, concurrency, None)
         rows = [row for row in self.rows if (row.phase, row.setting, row.concurrency, row.error) == wanted]
-        seconds = {name: sum(row.seconds for row in rows if row.server == name) for name in ("plain", "speculative")}
+        seconds = {name: sum(row.seconds for row in rows if row.server == name) for name in pair.servers}
         tokens = {name: sum(row.completion_tokens for row in rows if row.server == name) for name in seconds}
         return {f"{name} tok/s": concurrency * tokens[name] / seconds[name] for name in seconds if seconds[name] > 0}
 

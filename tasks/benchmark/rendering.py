@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tasks.benchmark.results import Acceptance, Benchmark, Candidate, CategoryFigures, Figures, Point
+from tasks.benchmark.results import Acceptance, Benchmark, Candidate, CategoryFigures, Figures, Point, Versus
 from tasks.statistics import Interval
 
 
 def render(found: Benchmark) -> str:
     """See `tasks.benchmark.render`."""
-    parts = ["# Benchmark", _summary(found), *(_point(point) for point in found.points), _categories(found.categories)]
+    parts = [
+        "# Benchmark",
+        _summary(found),
+        _versus(found.versus),
+        *(_point(point) for point in found.points),
+        _categories(found.categories),
+    ]
     return "\n\n".join(part for part in [*parts, _candidates(found.candidates), _checks(found)] if part) + "\n"
 
 
@@ -35,6 +41,23 @@ def _summary(found: Benchmark) -> str:
         "Speculation is faster at every measured concurrency." if stops is None else f"From concurrency {stops} on it is not shown to pay."
     )
     return f"{_table([*head, 'acceptance', 'predicted'], rows)}\n\n{paying} Failed requests: {found.failures}."
+
+
+def _versus(versus: Versus | None) -> str:
+    if versus is None:
+        return ""
+    how = "side by side" if versus.side_by_side else "in turns, each beside the plain server"
+    rows = [
+        [
+            f"version {versus.version}, {versus.setting}",
+            f"{versus.figures.output_tok_s:.1f}",
+            f"{versus.candidate_tok_s:.1f}",
+            _interval(versus.over),
+            f"{versus.acceptance.accept_length:.3f}",
+        ]
+    ]
+    head = ["champion", "tok/s", "candidate tok/s", "candidate / champion", "champion's acceptance"]
+    return f"## Against the champion, {how}\n\n{_table(head, rows)}"
 
 
 def _point(point: Point) -> str:

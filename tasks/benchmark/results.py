@@ -10,8 +10,9 @@ from tasks.benchmark.setting import Setting
 from tasks.statistics import Interval
 from tasks.verdict import Check
 
-ServerName = Literal["plain", "speculative"]
-Phase = Literal["warm-up", "explore", "final"]
+ServerName = Literal["plain", "speculative", "champion"]
+Phase = Literal["warm-up", "explore", "final", "champion"]
+"""`champion`: its requests with the plain server alone, where memory holds no third server; else they are among the final ones."""
 
 
 class _Record(BaseModel):
@@ -61,7 +62,7 @@ class Row(_Record):
     """One request, as measured: a line of the raw table."""
 
     server: ServerName
-    setting: Setting = Field(description="Of the speculative server of this pair.")
+    setting: Setting = Field(description="Of the candidate's speculative server of this pair; the champion's own is in `Versus`.")
     concurrency: int
     phase: Phase
     repeat: int
@@ -127,6 +128,20 @@ class CategoryFigures(_Record):
     acceptance: Acceptance
 
 
+class Versus(_Record):
+    """The candidate against the reigning champion, at the deciding concurrency."""
+
+    version: str = Field(description="The champion's in the registry.")
+    setting: Setting = Field(description="The champion's, as it was promoted.")
+    figures: Figures = Field(description="The champion's, over the same prompts and repeats as the candidate's.")
+    acceptance: Acceptance
+    candidate_tok_s: float
+    over: Interval = Field(description="Champion time / candidate time of the same groups and repeats: above 1 the candidate is faster.")
+    side_by_side: bool = Field(
+        description="All three servers ran at once. Else the two took turns, and what the plain server took in each turn is divided out."
+    )
+
+
 class Point(_Record):
     """The final measurement at one concurrency."""
 
@@ -151,6 +166,7 @@ class Benchmark(_Record):
     candidates: list[Candidate]
     categories: dict[str, CategoryFigures]
     failures: int
+    versus: Versus | None = Field(default=None, description="Null where there was no champion to measure.")
     checks: list[Check]
     rows: list[Row]
 

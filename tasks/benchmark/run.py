@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+from tasks.benchmark import champion as reigning
 from tasks.benchmark import figures
 from tasks.benchmark.checks import check_all, of_a_further_point
-from tasks.benchmark.endpoint import Start
+from tasks.benchmark.endpoint import Champion, Start
 from tasks.benchmark.evidence import Evidence, answers
 from tasks.benchmark.explore import Explorer
 from tasks.benchmark.measure import Measurement
@@ -31,6 +32,7 @@ def run(
     dtype: str,
     served_tolerance: float,
     choice: CachedChoice | None,
+    champion: Champion | None,
     seed: int,
     report: Report,
 ) -> Benchmark:
@@ -43,12 +45,16 @@ def run(
     )
     predicted = {setting: Prediction(rounds=p.rounds[:used], right=p.right[:used]) for setting, p in predicted.items()}
     measurement = Measurement(config, prompts[:used], categories or [_UNNAMED] * used, report, random.Random(seed))
-    with Servers(start) as servers:
+    with Servers(start, champion) as servers:
         chosen = choice or Explorer(measurement, predicted, servers, concurrencies, seed).explore()
         for concurrency in _fewest_starts(concurrencies, chosen.settings):
-            pair = servers.pair(chosen.settings[concurrency])
+            setting = chosen.settings[concurrency]
+            if champion is not None and concurrency == config.concurrency:
+                reigning.measure_beside(champion, measurement, servers, setting, concurrency)
+                continue
+            pair = servers.pair(setting)
             measurement.prepare(pair, concurrency)
-            measurement.pairs(pair, "final", config.repeats, concurrency, measurement.groups(concurrency))
+            measurement.pairs(pair, "final", range(config.repeats), concurrency, measurement.groups(concurrency))
 
     def point(concurrency: int) -> Point:
         setting = chosen.settings[concurrency]
@@ -66,7 +72,7 @@ def run(
         )
         return _point(evidence, seed)
 
-    return _result([point(concurrency) for concurrency in concurrencies], chosen, measurement, seed)
+    return _result([point(concurrency) for concurrency in concurrencies], chosen, measurement, champion, seed)
 
 
 def _fewest_starts(concurrencies: Sequence[int], settings: Mapping[int, Setting]) -> list[int]:
@@ -93,14 +99,20 @@ def _point(evidence: Evidence, seed: int) -> Point:
     )
 
 
-def _result(points: list[Point], chosen: CachedChoice, measurement: Measurement, seed: int) -> Benchmark:
+def _result(points: list[Point], chosen: CachedChoice, measurement: Measurement, champion: Champion | None, seed: int) -> Benchmark:
     decides, *further = points
+    checks = list(decides.checks)
+    versus = None
+    if champion is not None:
+        versus = reigning.compare(champion, measurement.rows, decides.setting, decides.concurrency, seed)
+        checks.append(reigning.comparable(measurement.rows, decides.setting, decides.concurrency))
     return Benchmark(
         points=points,
         candidates=chosen.candidates,
         categories=figures.by_category(figures.answered(measurement.rows, "final", decides.setting, decides.concurrency), seed),
         failures=sum(row.error is not None for row in measurement.rows),
-        checks=[*decides.checks, *(of_a_further_point(point) for point in further)],
+        versus=versus,
+        checks=[*checks, *(of_a_further_point(point) for point in further)],
         rows=list(measurement.rows),
     )
 

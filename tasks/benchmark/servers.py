@@ -1,53 +1,63 @@
-"""The two servers of a pair: started at the same time, never more than one of each kind, gone when left."""
+"""The servers that are compared: started at the same time, never more than one of each kind, gone when left."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from tasks.benchmark.endpoint import Endpoint, Start
+from tasks.benchmark.endpoint import Champion, Endpoint, Start
 from tasks.benchmark.measure import Pair
+from tasks.benchmark.results import ServerName
 from tasks.benchmark.setting import Setting
 
 
 class Servers:
-    """The plain server, and at most one speculative server beside it. Leaving the `with` block ends both."""
+    """The plain server, and at most one speculative server of the candidate and one of the champion beside it.
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
-        self._plain: _Starting | None = None
-        self._speculative: _Starting | None = None
+    Leaving the `with` block ends all of them.
+    """
+
+    def __init__(self, start: Start, champion: Champion | None = None) -> None:
+        self._start, self._champion = start, champion
+        self._running: dict[ServerName, _Starting] = {}
         self._pair: Pair | None = None
 
-    def pair(self, setting: Setting) -> Pair:
-        """The plain server with the one that drafts by `setting`; what does not run yet is started.
+    def pair(self, setting: Setting, others: Sequence[ServerName] = ("speculative",)) -> Pair:
+        """The plain server with `others`: the candidate's, drafting by `setting`, the champion's, or both.
 
-        The first two start at the same time: a start is mostly imports, which leave a core idle half of the time.
-        Raises whatever a start raises, after the other one has been ended.
+        What does not run yet is started, at the same time (a start is mostly imports, which leave a core idle half of the
+        time), after what is not asked for was ended. Raises whatever a start raises, after the others have been ended.
         """
-        if self._pair is None or self._pair.setting != setting:
-            self._end_speculative()
-            self._plain = self._plain or _Starting(self._start, None)
-            self._speculative = _Starting(self._start, setting)
-            self._pair = Pair(plain=self._plain.endpoint(), speculative=self._speculative.endpoint(), setting=setting)
+        names: list[ServerName] = ["plain", *others]
+        if self._pair is not None and (self._pair.setting, list(self._pair.servers)) == (setting, names):
+            return self._pair
+        stay = set(names) if self._pair is None or self._pair.setting == setting else set(names) - {"speculative"}
+        self._pair = None
+        for name in [name for name in self._running if name not in stay]:
+            self._running.pop(name).end(wait=True)
+        for name in names:
+            if name not in self._running:
+                self._running[name] = _Starting(self._starter(name, setting), name)
+        self._pair = Pair({name: self._running[name].endpoint() for name in names}, setting)
         return self._pair
+
+    def _starter(self, name: ServerName, setting: Setting) -> Callable[[], AbstractContextManager[Endpoint]]:
+        if name == "champion":
+            assert self._champion is not None, "asked for only where there is one"
+            return partial(self._champion.start, self._champion.setting)
+        return partial(self._start, setting if name == "speculative" else None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         interrupted = kind is not None and not issubclass(kind, Exception)
-        for server in (self._speculative, self._plain):
-            if server is not None:
-                server.end(wait=not interrupted)
-
-    def _end_speculative(self) -> None:
-        self._pair = None
-        if self._speculative is not None:
-            self._speculative.end(wait=True)
-        self._speculative = None
+        for server in reversed(list(self._running.values())):
+            server.end(wait=not interrupted)
 
 
 class _Starting:
@@ -57,14 +67,14 @@ class _Starting:
     that has started; if the process is gone by then, the server's own watch does.
     """
 
-    def __init__(self, start: Start, setting: Setting | None) -> None:
-        self._start, self._setting = start, setting
+    def __init__(self, start: Callable[[], AbstractContextManager[Endpoint]], name: str) -> None:
+        self._start = start
         self._stack = ExitStack()
         self._endpoint: Endpoint | None = None
         self._error: BaseException | None = None
         self._through = self._given_up = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"start of a server, {setting}")
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"start of the {name} server")
         self._thread.start()
 
     def endpoint(self) -> Endpoint:
@@ -86,7 +96,7 @@ class _Starting:
 
     def _run(self) -> None:
         try:
-            self._endpoint = self._stack.enter_context(self._start(self._setting))
+            self._endpoint = self._stack.enter_context(self._start())
         except BaseException as error:  # handed to whoever waits for the server
             self._error = error
         with self._lock:

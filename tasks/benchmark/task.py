@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tasks.benchmark import Benchmark, CachedChoice, Prediction, Setting, Start, benchmark_drafter, render
-from tasks.benchmark.results import Point, Row
+from tasks.benchmark import Benchmark, CachedChoice, Champion, Prediction, Setting, Start, benchmark_drafter, render
+from tasks.benchmark.results import Point, Row, Versus
 from tasks.config import BenchmarkConfig
 from tasks.stage import StageRun, stage_task
 from tasks.store import Store, code_digest
@@ -33,6 +33,7 @@ def benchmark(
     predicted: Mapping[Setting, Prediction],
     starter: Callable[[StageRun], Start],
     choice: CachedChoice | None = None,
+    champion: Callable[[StageRun], Champion] | None = None,
     dtype: Literal["float32", "bfloat16", "float16"],
     served_tolerance: float,
     seed: int,
@@ -42,7 +43,7 @@ def benchmark(
     """Plain against speculative. The choice of the setting is kept by content; plain and best are always measured again.
 
     `served` says what is measured (hashes, launch settings, versions): with it the earlier choice is found. Servers that
-    run already leave none: it is given as `choice`.
+    run already leave none: it is given as `choice`. `champion` is measured beside the chosen setting.
     `judge` is asked where a check failed, and always in lower precision, where counts and texts part at near-ties.
     Raises ProofFailed when the measurement is invalid, or what is served is not what was predicted.
     """
@@ -65,6 +66,7 @@ def benchmark(
         dtype=dtype,
         served_tolerance=served_tolerance,
         choice=choice or _choice(store, key),
+        champion=champion(run) if champion else None,
         seed=seed,
         report=run,
     )
@@ -105,6 +107,8 @@ def record(run: StageRun, found: Benchmark) -> None:
         run.log({name if point is found.point else f"concurrency_{point.concurrency}.{name}": v for name, v in _figures(point).items()})
     run.log({"failures": found.failures})
     run.headline({f"bench.{name}": value for name, value in headlines(found.point).items()})
+    if found.versus is not None:
+        run.headline({f"bench.{name}": value for name, value in against_champion(found.versus).items()})
     if found.point.predicted_accept_length is not None:
         run.headline({"verify.accept_length": found.point.predicted_accept_length})
     run.text("benchmark.md", render(found))
@@ -128,6 +132,17 @@ def headlines(point: Point) -> dict[str, float]:
         "speedup_high": point.speedup.high,
         "identical": point.identical,
         "compared": point.compared,
+    }
+
+
+def against_champion(versus: Versus) -> dict[str, float]:
+    """What was measured beside the candidate, without `bench.`; `over_champion` is the candidate's speed in the champion's."""
+    return {
+        "champion_tok_s": versus.figures.output_tok_s,
+        "champion_accept_length": versus.acceptance.accept_length,
+        "over_champion": versus.over.value,
+        "over_champion_low": versus.over.low,
+        "over_champion_high": versus.over.high,
     }
 
 

@@ -7,7 +7,7 @@ from tasks.environment.record import EnvironmentRecord
 from tasks.report import Report
 from tasks.verdict import Check
 
-__all__ = ["EnvironmentRecord", "check_environment", "doctor"]
+__all__ = ["EnvironmentRecord", "check_environment", "doctor", "has_room_for_server"]
 
 
 def check_environment(config: Config, *, report: Report) -> EnvironmentRecord:
@@ -32,3 +32,10 @@ def doctor(config: Config) -> list[Check]:
     from tasks.environment.run import look
 
     return look(config, imports=True, trouble_raises=False).checks
+
+
+def has_room_for_server(config: Config) -> bool:
+    """Whether a third server fits beside the two of a benchmark, which run when this is asked."""
+    from tasks.environment.machine import has_room_for_server as has_room
+
+    return has_room(config)

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tasks.config import Config
-from tasks.device import cores
+from tasks.device import cores, place
 from tasks.environment.record import Machine
 from tasks.store import home
 from tasks.verdict import BadInput, MachineTrouble
@@ -80,10 +80,26 @@ def memory_needed(config: Config) -> int:
     Weights count in the dtype that is served, as if they were stored in two bytes each; those of a hub's target are not
     known beforehand. A GPU holds its own.
     """
+    return 2 * _server_memory(config) + _PIPELINE_MEMORY
+
+
+def has_room_for_server(config: Config) -> bool:
+    """See `tasks.environment.has_room_for_server`. On a GPU the two that run tell what one needs: half of what is in use there."""
+    if place(config.deploy.device).device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        if free < (total - free) / 2:
+            return False
+    return machine().memory_available >= _server_memory(config)
+
+
+def _server_memory(config: Config) -> int:
+    """Bytes of one server in the machine's own memory."""
     source = Path(config.target.source)
     stored = sum(path.stat().st_size for path in source.glob("*.safetensors")) if source.is_dir() else 0
     weights = 0 if config.deploy.device == "cuda" else stored * (2 if config.deploy.dtype == "float32" else 1)
-    return 2 * (_SERVER_MEMORY + weights) + _PIPELINE_MEMORY
+    return _SERVER_MEMORY + weights
 
 
 def need_memory(found: Machine, needed: int) -> None:

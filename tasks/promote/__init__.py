@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.config import PromoteConfig
 from tasks.promote.gates import gates
-from tasks.promote.records import Promotion, Release
+from tasks.promote.records import DataSource, Duel, Promotion, Release
 from tasks.statistics import Interval
 from tasks.verdict import Check, Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Promotion", "Release", "decide", "find_release", "promote", "rollback", "served_files"]
+__all__ = ["DataSource", "Duel", "Promotion", "Release", "decide", "find_opponent", "find_release", "promote", "rollback", "served_files"]
 
 
-def decide(config: PromoteConfig, *, checks: Sequence[Check], speedup: Interval) -> Verdict:
+def decide(config: PromoteConfig, *, checks: Sequence[Check], speedup: Interval, duel: Duel | None = None) -> Verdict:
     """The verdict over every check that was made and the gates of the config. Pure; gates are never retried.
 
-    `speedup` is plain time / speculative time. The verdict's kind is the worst check's, `not-faster` for the speed gate.
+    `speedup` is plain time / speculative time; `duel` the champion measured beside the candidate, None where there was none.
+    The verdict's kind is the worst check's, `not-faster` for the speed gate, `worse-than-champion` for the other.
     """
-    made = [*checks, *gates(config, checks=checks, speedup=speedup)]
+    made = [*checks, *gates(config, checks=checks, speedup=speedup, duel=duel)]
     return Verdict.of("promote", made, passed=f"every check passed; served {speedup.value:.2f} times as fast as the plain target")
 
 
@@ -30,6 +32,8 @@ def promote(client: MlflowClient, *, experiment: str, run_id: str, release: Rele
     """Register the drafter, files uploaded, as `champion` if the verdict is a pass, else as `challenger` with the reason.
 
     A verdict that is no pass leaves the champion as it was. Promotions on one machine wait for each other.
+    Raises ProofFailed (INVALID), after registering it as `challenger`, when a pass was measured beside another champion than
+    the one that it would replace.
     Raises MLflow's own errors when the registry cannot be used, and then leaves both aliases as they were.
     """
     from tasks.promote.registry import register
@@ -52,6 +56,19 @@ def rollback(client: MlflowClient, model: str, *, by: str, why: str) -> tuple[Pr
     from tasks.promote.registry import roll_back
 
     return roll_back(client, model, by=by, why=why)
+
+
+def find_opponent(
+    client: MlflowClient, config: PromoteConfig, model: str, *, drafter: Path, target_sha256: str
+) -> tuple[Release, Promotion] | Check:
+    """The champion that a candidate has to be measured beside; else a passed check that says why there is none.
+
+    None is measured with the gate off, without a champion, for one of another target, and for the same drafter.
+    Raises BadInput for a champion whose files are not those that were promoted.
+    """
+    from tasks.promote.registry import opponent
+
+    return opponent(client, config, model, drafter=drafter, target_sha256=target_sha256)
 
 
 def find_release(client: MlflowClient, model: str, alias: str = "champion") -> tuple[Release, Promotion]:

@@ -8,12 +8,22 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.config import DeployConfig, TargetConfig
+from tasks.statistics import Interval
 
 Alias = Literal["champion", "challenger"]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSource(_Record):
+    """What a drafter was trained or measured on: it stays where it is, and is known by its hash."""
+
+    name: str
+    path: Path
+    sha256: str
+    use: Literal["training", "evaluation"]
 
 
 class Release(_Record):
@@ -28,9 +38,20 @@ class Release(_Record):
     by_concurrency: dict[int, dict[str, int]] = Field(
         default={}, description="The fastest setting (steps, topk, draft_tokens) at each measured number of requests at once."
     )
+    data: list[DataSource] = Field(default=[], description="What it was trained and measured on; empty for one found in the registry.")
     stops_paying: int | None = Field(
         default=None, description="The least measured concurrency at which speculation is not shown to be faster; null = none."
     )
+
+
+class Duel(_Record):
+    """The candidate and the champion as one run measured them."""
+
+    version: str = Field(description="The champion's.")
+    setting: str = Field(description="With which the champion was served.")
+    champion_tok_s: float
+    candidate_tok_s: float
+    over: Interval = Field(description="The candidate's speed over the champion's, from paired times.")
 
 
 class Promotion(_Record):

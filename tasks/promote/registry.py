@@ -6,15 +6,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.config import DeployConfig, TargetConfig
-from tasks.promote.records import Alias, Promotion, Release
+from tasks.config import DeployConfig, PromoteConfig, TargetConfig
+from tasks.promote.gates import CHAMPION_GATE, VERSION
+from tasks.promote.records import Alias, DataSource, Promotion, Release
 from tasks.store import Store, home, locked, sha256_folder
-from tasks.verdict import BadInput, Verdict
+from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
+from tasks.wiring.kinds import Kind
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,12 +30,15 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
     """See `tasks.promote.promote`."""
     names = _files(release.drafter)
     files_sha256 = sha256_folder(release.drafter, names)
-    alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
     with locked(home() / "registry.lock"):
         _ensure_model(client, release)
         previous = _by_alias(client, release.model, "champion")
+        changed = _changed_meanwhile(verdict, previous)
+        verdict = verdict.also(changed)
+        alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
         source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
-        _attach_figures(client, run_id, source)
+        _attach_data(client, run_id, release.data)
+        _attach_figures(client, run_id, source, release.data)
         tags = _tags(release, verdict, files_sha256, previous.version if previous else None)
         with _named_in_environment(client.tracking_uri):
             version = client.create_model_version(
@@ -41,7 +46,20 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
             )
         # Last: until here nothing that serves has changed.
         client.set_registered_model_alias(release.model, alias, version.version)
+    if changed:
+        raise ProofFailed(verdict)
     return _promotion(version, alias)
+
+
+def _changed_meanwhile(verdict: Verdict, champion: ModelVersion | None) -> list[Check]:
+    """A check that fails where a pass was measured beside somebody else than who is champion now; else none."""
+    now = str(champion.version) if champion else None
+    then = [check.numbers[VERSION] for check in verdict.checks if check.name == CHAMPION_GATE and VERSION in check.numbers]
+    if verdict.verdict.exit_status or not then or then == [now]:
+        return []
+    message = f"the champion was version {then[0]} when this was measured, and is version {now} now: run again, to measure them together"
+    numbers = {"then": then[0], "now": now}
+    return [Check(name="the same champion", verdict=Outcome.INVALID, kind=Kind.INVALID_MEASUREMENT, message=message, numbers=numbers)]
 
 
 def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promotion]:
@@ -79,6 +97,29 @@ def _release(model: str, tags: Mapping[str, str]) -> Release:
         by_concurrency=json.loads(tags.get(_TAG + "by_concurrency", "{}")),
         stops_paying=json.loads(tags.get(_TAG + "stops_paying", "null")),
     )
+
+
+def opponent(
+    client: MlflowClient, config: PromoteConfig, model: str, *, drafter: Path, target_sha256: str
+) -> tuple[Release, Promotion] | Check:
+    """See `tasks.promote.find_opponent`."""
+
+    version = _by_alias(client, model, "champion")
+
+    def none(why: str) -> Check:
+        numbers = {VERSION: str(version.version) if version else None}
+        return Check(name=CHAMPION_GATE, verdict=Outcome.PASS, message=f"no champion was measured: {why}", numbers=numbers)
+
+    if config.min_over_champion is None:
+        return none("promote.min_over_champion is null").model_copy(update={"numbers": {}})
+    if version is None:
+        return none(f"{model} has none yet")
+    its_target = version.tags[_TAG + "target_sha256"]
+    if its_target != target_sha256:
+        return none(f"version {version.version} drafts for another target, {its_target[:16]}… (this one is {target_sha256[:16]}…)")
+    if version.tags[_TAG + "files_sha256"] == sha256_folder(drafter, _files(drafter)):
+        return none(f"version {version.version} is the same drafter, byte for byte")
+    return find(client, model, "champion")
 
 
 def files_of_versions(client: MlflowClient) -> set[str]:
@@ -207,13 +248,35 @@ def _upload(client: MlflowClient, experiment: str, run_id: str, release: Release
     return f"models:/{model.model_id}"
 
 
-def _attach_figures(client: MlflowClient, run_id: str, source: str) -> None:
-    """The run's figures, on the LoggedModel too: there they are compared from drafter to drafter."""
+def _attach_data(client: MlflowClient, run_id: str, data: Sequence[DataSource]) -> None:
+    """The run's inputs as MLflow's datasets, by path and hash."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    def dataset(source: DataSource) -> Dataset:
+        where = json.dumps({"uri": str(source.path), "sha256": source.sha256})
+        return Dataset(source.name, _digest(source), source_type="local", source=where)
+
+    client.log_inputs(run_id, [DatasetInput(dataset(source), [InputTag("mlflow.data.context", source.use)]) for source in data])
+
+
+def _attach_figures(client: MlflowClient, run_id: str, source: str, data: Sequence[DataSource]) -> None:
+    """The run's figures, on the LoggedModel too: there they are compared from drafter to drafter, each with its data."""
     from mlflow.entities import Metric
 
     now, model_id = int(time.time() * 1000), source.removeprefix("models:/")
-    figures = client.get_run(run_id).data.metrics
-    client.log_batch(run_id, metrics=[Metric(name, value, now, 0, model_id=model_id) for name, value in figures.items()])
+
+    def metric(name: str, value: float) -> Metric:
+        use = "evaluation" if name.startswith("bench.") or name == "verify.accept_length" else "training"
+        on = next((each for each in data if each.use == use), None)
+        named = {"dataset_name": on.name, "dataset_digest": _digest(on)} if on else {}
+        return Metric(name, value, now, 0, model_id=model_id, **named)
+
+    client.log_batch(run_id, metrics=[metric(name, value) for name, value in client.get_run(run_id).data.metrics.items()])
+
+
+def _digest(source: DataSource) -> str:
+    """MLflow 3.17.2 holds 36 characters (MAX_DATASET_DIGEST_SIZE in utils/validation.py); the whole hash is in the source."""
+    return source.sha256[:36]
 
 
 def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> Path:

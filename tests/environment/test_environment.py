@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.config import Config
-from tasks.environment import EnvironmentRecord, check_environment
+from tasks.environment import EnvironmentRecord, check_environment, has_room_for_server
 from tasks.environment import machine as machines
 from tasks.environment.probe import probe
 from tasks.environment.run import look
@@ -176,6 +176,15 @@ def test_too_little_memory_is_told_with_numbers() -> None:
     machines.need_memory(found, 1000)
     with pytest.raises(MachineTrouble, match=r"of \d+\.\d GB free; .* need about 1000\.0 GB"):
         machines.need_memory(found, 10**12)
+
+
+def test_a_third_server_needs_the_memory_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, found = config_with(deploy={"device": "cpu"}), machines.machine()
+    one = (machines.memory_needed(config) - 10**9) // 2
+    for available, fits in ((one, True), (one - 1, False)):
+        there = found.model_copy(update={"memory_available": available})
+        monkeypatch.setattr(machines, "machine", lambda there=there: there)
+        assert has_room_for_server(config) is fits
 
 
 def test_memory_counts_the_weights_of_both_servers(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tasks.config import PromoteConfig
-from tasks.promote import decide
+from tasks.promote import Duel, decide
 from tasks.statistics import Interval
 from tasks.verdict import Check, Outcome
 
+CHAMPION = "no worse than the champion"
 PASSED = Check(name="parity", verdict=Outcome.PASS, message="equal")
 
 
@@ -51,3 +52,49 @@ def test_a_broken_link_outweighs_the_speed() -> None:
     broken = Check(name="acceptance", verdict=Outcome.FAIL, kind="layer-boundaries", message="1.2 for 2.1")
     verdict = decide(PromoteConfig(), checks=[PASSED, broken], speedup=speedup(1.5, 1.6))
     assert (verdict.verdict, verdict.kind) == (Outcome.FAIL, "layer-boundaries")
+
+
+def duel(low: float, high: float) -> Duel:
+    return Duel(version="3", setting="2 steps", champion_tok_s=70.0, candidate_tok_s=61.0, over=speedup(low, high))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "floor", "outcome", "kind"),
+    [
+        (1.10, 1.20, 1.0, Outcome.PASS, None),
+        (0.95, 1.05, 1.0, Outcome.PASS, None),  # not told apart from the champion: no worse
+        (0.90, 1.00, 1.0, Outcome.PASS, None),
+        (0.90, 0.999, 1.0, Outcome.FAIL, "worse-than-champion"),
+        (0.90, 0.97, 0.95, Outcome.PASS, None),  # a loss that the config allows
+        (0.90, 0.94, 0.95, Outcome.FAIL, "worse-than-champion"),
+        (0.50, 0.60, None, Outcome.PASS, None),  # switched off
+    ],
+)
+def test_gate_against_the_champion(low: float, high: float, floor: float | None, outcome: Outcome, kind: str | None) -> None:
+    verdict = decide(PromoteConfig(min_over_champion=floor), checks=[PASSED], speedup=speedup(1.5, 1.6), duel=duel(low, high))
+    assert (verdict.verdict, verdict.kind) == (outcome, kind)
+    gate = next((check for check in verdict.checks if check.name == CHAMPION), None)
+    assert (gate is None) == (floor is None)
+    if gate:
+        assert gate.message.startswith("61.0 tok/s beside the champion's 70.0 (version 3, 2 steps)")
+        assert (gate.numbers["low"], gate.numbers["high"], gate.numbers["floor"]) == (low, high, floor)
+        assert (gate.numbers["candidate_tok_s"], gate.numbers["champion_tok_s"]) == (61.0, 70.0)
+
+
+def test_without_a_champion_there_is_no_gate_against_it() -> None:
+    verdict = decide(PromoteConfig(), checks=[PASSED], speedup=speedup(1.5, 1.6))
+    assert [check.name for check in verdict.checks] == ["parity", "faster"]
+
+
+def test_slower_than_the_plain_server_is_told_first() -> None:
+    verdict = decide(PromoteConfig(), checks=[PASSED], speedup=speedup(0.8, 0.9), duel=duel(0.5, 0.6))
+    assert verdict.kind == "not-faster"
+    assert {check.kind for check in verdict.checks} == {None, "not-faster", "worse-than-champion"}
+
+
+def test_what_was_measured_badly_is_neither_worse_nor_better_than_the_champion() -> None:
+    invalid = Check(name="champion comparable", verdict=Outcome.INVALID, kind="invalid-measurement", message="3 of another length")
+    for against in (duel(0.5, 0.6), duel(2.0, 2.1)):
+        verdict = decide(PromoteConfig(), checks=[PASSED, invalid], speedup=speedup(1.5, 1.6), duel=against)
+        assert (verdict.verdict, verdict.kind) == (Outcome.INVALID, "invalid-measurement")
+        assert next(check for check in verdict.checks if check.name == CHAMPION).verdict is Outcome.INVALID

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tasks.config import DeployConfig, TargetConfig
+from tasks.config import DeployConfig, PromoteConfig, TargetConfig
 from tasks.ledger import Ledger, open_ledger
-from tasks.promote import Promotion, Release, find_release, promote, rollback
-from tasks.verdict import BadInput, Check, Outcome, Verdict
+from tasks.promote import DataSource, Promotion, Release, find_opponent, find_release, promote, rollback
+from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
 
 PROJECT = Path(__file__).resolve().parents[2]
 WEIGHTS = bytes(range(256)) * 40
@@ -87,6 +87,76 @@ def test_the_figures_of_each_run_are_on_the_model(ledger: Ledger, tmp_path: Path
     source = ledger.client.get_model_version("figures-eagle3", version).source
     metrics = ledger.client.get_logged_model(source.removeprefix("models:/")).metrics
     assert sorted((metric.key, metric.value) for metric in metrics) == [("bench.speedup", 1.2), ("bench.speedup", 1.3)]
+
+
+def test_the_data_is_on_the_run_and_on_the_model_by_path_and_hash(ledger: Ledger, tmp_path: Path) -> None:
+    from mlflow.data import get_source
+
+    (tmp_path / "conversations.jsonl").write_text("{}\n")
+    data = [
+        DataSource(name="conversations", path=tmp_path / "conversations.jsonl", sha256="ab" * 32, use="training"),
+        DataSource(name="benchmark prompts", path=tmp_path / "prompts.jsonl", sha256="cd" * 32, use="evaluation"),
+    ]
+    made = release(drafter(tmp_path / "d"), "data-eagle3").model_copy(update={"data": data})
+    for _ in range(2):  # a second run with the same data and files
+        with ledger.run("pipeline") as run:
+            run.log({"train.accuracy_step0": 0.6, "bench.speedup": 1.2, "verify.accept_length": 2.0})
+            version = promote(
+                ledger.client, experiment=ledger.experiment, run_id=run.id, release=made, verdict=verdict(Outcome.PASS)
+            ).version
+        inputs = ledger.client.get_run(run.id).inputs.dataset_inputs
+        assert {(i.dataset.name, i.dataset.digest, i.tags[0].value) for i in inputs} == {
+            ("conversations", ("ab" * 32)[:36], "training"),
+            ("benchmark prompts", ("cd" * 32)[:36], "evaluation"),
+        }
+        assert {json.loads(i.dataset.source)["sha256"] for i in inputs} == {"ab" * 32, "cd" * 32}
+        training = next(i.dataset for i in inputs if i.dataset.name == "conversations")
+        assert get_source(training).uri == str(tmp_path / "conversations.jsonl")
+    source = ledger.client.get_model_version("data-eagle3", version).source
+    metrics = ledger.client.get_logged_model(source.removeprefix("models:/")).metrics
+    assert {(metric.key, metric.dataset_name) for metric in metrics} == {
+        ("train.accuracy_step0", "conversations"),
+        ("bench.speedup", "benchmark prompts"),
+        ("verify.accept_length", "benchmark prompts"),
+    }
+
+
+def test_whom_a_candidate_is_measured_against(ledger: Ledger, tmp_path: Path) -> None:
+    made = release(drafter(tmp_path / "champion"), "fought-eagle3")
+    other = drafter(tmp_path / "other", b"other")
+
+    def found(folder: Path, target: str = made.target_sha256, **config: Any) -> Any:
+        return find_opponent(ledger.client, PromoteConfig(**config), "fought-eagle3", drafter=folder, target_sha256=target)
+
+    assert "none yet" in found(other).message
+    first, _ = promoted(ledger, made, Outcome.PASS)
+    reigning, promotion = found(other)
+    assert (promotion, (reigning.drafter / "model.safetensors").read_bytes(), reigning.steps) == (first, WEIGHTS, 3)
+    for check, why in (
+        (found(made.drafter), "the same drafter"),
+        (found(other, target="ff" * 32), "another target"),
+        (found(other, min_over_champion=None), "promote.min_over_champion is null"),
+    ):
+        assert (check.name, check.verdict) == ("no worse than the champion", Outcome.PASS) and why in check.message
+
+
+def test_a_champion_that_nobody_measured_is_not_replaced(ledger: Ledger, tmp_path: Path) -> None:
+    """Another run was promoted, or a rollback made, while this one was measured beside the champion of before."""
+    gate = Check(name="no worse than the champion", verdict=Outcome.PASS, message="as fast", numbers={"champion_version": "1"})
+    passed = Verdict.of("promote", [gate], passed="all passed")
+    for name in ("a", "b"):
+        promoted(ledger, release(drafter(tmp_path / name, name.encode()), "changed-meanwhile-eagle3"), Outcome.PASS)
+    late = release(drafter(tmp_path / "c", b"c"), "changed-meanwhile-eagle3")
+    with ledger.run("pipeline") as run, pytest.raises(ProofFailed, match=r"was version 1 .* is version 2 now") as failed:
+        promote(ledger.client, experiment=ledger.experiment, run_id=run.id, release=late, verdict=passed)
+    assert (failed.value.verdict.verdict, failed.value.verdict.kind) == (Outcome.INVALID, "invalid-measurement")
+    assert aliased(ledger, "changed-meanwhile-eagle3", "champion") == "2"
+    assert aliased(ledger, "changed-meanwhile-eagle3", "challenger") == "3"
+    gate = gate.model_copy(update={"numbers": {"champion_version": "2"}})
+    with ledger.run("pipeline") as run:
+        passed = Verdict.of("promote", [gate], passed="all passed")
+        made = promote(ledger.client, experiment=ledger.experiment, run_id=run.id, release=late, verdict=passed)
+    assert (made.alias, made.previous_champion) == ("champion", "2")
 
 
 def test_a_failure_leaves_the_champion_as_it_was(ledger: Ledger, tmp_path: Path) -> None:
