@@ -15,7 +15,7 @@ from flows.history_page import page
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.session import Session
-from flows.story import describe
+from flows.story import describe, purpose, title
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
@@ -37,13 +37,17 @@ def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, 
     ledger = open_ledger(config.target.name)
     store = Store(refresh=frozenset(refresh))
     tags = {"draftproof.commit": commit(), "draftproof.flow_run_id": flow_run_id}
-    with ledger.run(time.strftime("%Y-%m-%d %H:%M:%S"), tags) as run:
+    began = time.strftime("%Y-%m-%d %H:%M:%S")
+    with ledger.run(began, tags) as run:
+        run.describe(purpose(config))
         run.params(config.model_dump(mode="json"))
         run.text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         session = Session(run, watcher, store)
         logs = home() / "runs" / run.id
         chain = Chain(config, session, store, logs)
         report = _conclude(chain, session, ledger)
+        run.rename(f"{began} {title(report)}")
+        run.describe(f"{purpose(config)}\n\n{describe(report)}")
         _write(run, report, logs)
     _tell_history(ledger, run)
     return report
@@ -108,7 +112,6 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
 def _write(run: Run, report: RunReport, logs: Path) -> None:
     run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
     run.text("verdict.json", report.model_dump_json(indent=1))
-    run.describe(describe(report))
     for log in sorted(logs.glob("*.log")):
         if log.stat().st_size <= _LARGEST_LOG:
             run.file(log, "servers")

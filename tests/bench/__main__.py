@@ -17,10 +17,10 @@ from tasks.device import cores
 from tasks.environment.machine import machine
 from tasks.store import home
 from tasks.verdict import BadInput, DraftproofError
-from tests.bench import decode, faults
+from tests.bench import decode, faults, noise
 from tests.bench.drafter import Benched
 
-_PARTS = {"faults": faults.measure, "decode": decode.measure}
+_PARTS = {"faults": faults.measure, "decode": decode.measure, "noise": noise.measure}
 
 
 def main(
