@@ -17,6 +17,7 @@ _COLOURS = {"PASS": "#2a9d3f", "WARN": "#d99a00", "INVALID": "#8a6fc0", "FAIL": 
 _UNKNOWN = "#222222"
 PLAIN, SPECULATIVE, TRAINING, STANDALONE = "#8d99ae", "#e76f51", "#6c8ebf", "#1d3557"
 _SPEEDUP = ("bench.speedup", "bench.speedup_low", "bench.speedup_high")
+_SPEEDS = ("bench.baseline_tok_s", "bench.spec_tok_s")
 _ACCEPTANCE = ("verify.accept_length", "bench.accept_length")
 
 # Pixels.
@@ -63,7 +64,7 @@ def kind_of(run: PastRun) -> str:
 
 
 _ENDED = Cell(1, 1, _began, kind_of, (), "")
-_SPEED = Cell(2, 1, _began, _metric("bench.spec_tok_s"), ("bench.baseline_tok_s", "bench.spec_tok_s"), "%{y:.1f} tok/s")
+_SPEED = Cell(2, 1, _began, _metric("bench.spec_tok_s"), _SPEEDS, "%{y:.1f} tok/s")
 _ACCURACY = Cell(2, 2, _began, _metric("verify.accuracy_step0"), ("verify.accuracy_step0",), "accuracy %{y:.3f}")
 _GAIN = Cell(3, 1, _began, _metric(_SPEEDUP[0]), _SPEEDUP, "speed-up %{y:.3f} (%{customdata[0]:.3f} to %{customdata[1]:.3f})")
 _SERVED = Cell(3, 2, *map(_metric, _ACCEPTANCE), _ACCEPTANCE, "predicted %{x:.3f}, served %{y:.3f}")  # type: ignore[arg-type]
@@ -188,7 +189,7 @@ def _champions(cell: Cell, runs: Sequence[PastRun]) -> Scatter:
         legendgroup="champion",
         showlegend=cell is _ENDED,
         mode="markers",
-        marker={"symbol": "star", "size": 17, "color": "#ffd166", "line": {"color": "#222", "width": 1.5}},
+        marker={"symbol": "star", "size": 15, "color": "#ffd166", "line": {"color": "#222", "width": 1.5}},
         hoverinfo="skip",
     )
 
@@ -200,8 +201,9 @@ def _axes(made: Figure, runs: Sequence[PastRun], kinds: Sequence[str]) -> None:
     for cell in (_ENDED, _SPEED, _ACCURACY, _GAIN):
         place = {"row": cell.row, "col": cell.col}
         made.update_xaxes(type="date", range=[first - beside, last + beside], nticks=6, tickangle=0, title_text="time (UTC)", **place)
+    made.update_xaxes(ticks="outside", ticklen=8, tickcolor="#fff")  # away from the lowest label of the other axis
     made.update_yaxes(categoryorder="array", categoryarray=kinds, range=[len(kinds) - 0.5, -0.5], automargin=True, row=1, col=1)
-    made.update_yaxes(title_text="tok/s", rangemode="tozero", row=2, col=1)
+    made.update_yaxes(title_text="tok/s", range=_around([0.0], runs, _SPEEDS), row=2, col=1)
     made.update_yaxes(title_text="accuracy", range=[-0.03, 1.03], row=2, col=2)
     made.update_yaxes(title_text="plain time / speculative time", range=_around([1.0], runs, _SPEEDUP), row=3, col=1)
     made.add_hline(y=1, line_dash="dot", line_color="#999", row=3, col=1)
@@ -214,5 +216,5 @@ def _axes(made: Figure, runs: Sequence[PastRun], kinds: Sequence[str]) -> None:
 def _around(always: Sequence[float], runs: Sequence[PastRun], metrics: Sequence[str]) -> list[float]:
     """A range that holds every value with room beside it."""
     values = [*always, *(run.metrics[name] for run in runs for name in metrics if name in run.metrics)] or [1.0]
-    room = max(0.07 * (max(values) - min(values)), 0.02)
+    room = max(0.07 * (max(values) - min(values)), 0.03)
     return [min(values) - room, max(values) + room]

@@ -53,7 +53,8 @@ def title(report: RunReport) -> str:
 def purpose(config: Config) -> str:
     """What a pipeline run is for, before its verdict is known."""
     train = f"trained for {config.train.epochs} epochs on {config.data.conversations:,} conversations"
-    return f"An EAGLE-3 drafter for **{config.target.name}** (`{config.target.source}`), {train}, proved, served and measured. Its configuration is in `config.yaml`."
+    what = f"An EAGLE-3 drafter for **{config.target.name}** (`{config.target.source}`), {train}, proved, served and measured."
+    return f"{what} Its configuration is in `config.yaml`."
 
 
 def accuracy(measured: Mapping[str, float]) -> list[dict[str, str]]:

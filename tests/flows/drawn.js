@@ -1,27 +1,25 @@
-// What the browser has drawn, as JSON in <pre id="drawn">: every box in pixels of the page, [left, top, right, bottom].
+// What the browser has drawn, as JSON in a `pre` with the id "drawn": every box in pixels of the page, [left, top, right, bottom].
 const box = e => { const r = e.getBoundingClientRect(); return [r.left + scrollX, r.top + scrollY, r.right + scrollX, r.bottom + scrollY] };
 const words = (within, selector) => [...within.querySelectorAll(selector)]
   .filter(e => e.textContent.trim() && getComputedStyle(e).visibility !== 'hidden' && e.getBoundingClientRect().width)
   .map(e => ({text: e.textContent, box: box(e)}));
 
-function marks(graph, trace, index) {
-  const points = [...trace.node3.parentNode.querySelectorAll('.point')];
+function marks(graph, data) {
+  const layer = graph.querySelector(`.scatterlayer .trace${data.uid}`);
   return {
-    name: graph._fullData[index].name,
-    subplot: graph._fullData[index].xaxis + graph._fullData[index].yaxis,
-    points: points.map(e => ({box: box(e), fill: getComputedStyle(e).fill})),
-    intervals: trace.node3.parentNode.querySelectorAll('.yerror').length,
+    name: data.name,
+    subplot: data.xaxis + data.yaxis,
+    points: [...layer.querySelectorAll('.point')].map(e => ({box: box(e), fill: getComputedStyle(e).fill})),
+    intervals: layer.querySelectorAll('.yerror').length,
   };
 }
 
-function hovered(graph, index) {
-  const data = graph._fullData[index];
+function hovered(graph, data, index) {
   Plotly.Fx.hover(graph, [{curveNumber: index, pointNumber: data.x.length - 1}], data.xaxis + data.yaxis);
   return words(graph, '.hoverlayer .hovertext');
 }
 
 function drawn(graph) {
-  const traces = graph.calcdata.map(points => points[0]);
   return {
     box: box(graph.querySelector('.main-svg')),
     panels: [...graph.querySelectorAll('.draglayer .nsewdrag')].map(e => ({subplot: e.dataset.subplot, box: box(e)})),
@@ -29,8 +27,8 @@ function drawn(graph) {
     titles: words(graph, '[class*="title"] text, text[class*="title"]').map(found => found.text),
     headings: words(graph, '.annotation-text').map(found => found.text),
     legend: words(graph, '.legendtext').map(found => found.text),
-    traces: traces.map((trace, index) => marks(graph, trace, index)),
-    hovers: traces.map((_, index) => hovered(graph, index)),
+    traces: graph._fullData.map(data => marks(graph, data)),
+    hovers: graph._fullData.map((data, index) => hovered(graph, data, index)),
   };
 }
 
