@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from tasks.benchmark import Setting, figures
-from tasks.benchmark.measure import Measurement, Pair
+from tasks.benchmark import CachedChoice, Endpoint, Setting, benchmark_drafter
 from tasks.config import BenchmarkConfig, DeployConfig, load
 from tasks.deploy import start_server
 from tasks.report import Silent
@@ -28,7 +27,7 @@ _NOBODY = Setting(steps=1)
 
 
 def measure(benched: Benched) -> tuple[Table, dict[str, Any]]:
-    """As large as the demo's final measurement, on one server that is both sides of every pair."""
+    """As large as the demo's final measurement, by the same door; one server is both sides of every pair."""
     config = load(_DEMO).benchmark
     prompts = [item.tokens[: item.spans[-1][0]] for item in benched.held_out(config.prompts)]
     found = repeat(benched.deploy, benched.target.folder, prompts, config, range(_MEASUREMENTS))
@@ -43,23 +42,30 @@ def repeat(
         tempfile.TemporaryDirectory() as logs,
         start_server(deploy, target=target, drafter=None, steps=None, log=Path(logs) / "plain.log", report=Silent()) as server,
     ):
-        pair = Pair(plain=server, speculative=server, setting=_NOBODY)
-        return [_once(pair, prompts, config, seed) for seed in seeds]
+        return [_once(server, prompts, config, seed) for seed in seeds]
 
 
-def _once(pair: Pair, prompts: Sequence[list[int]], config: BenchmarkConfig, seed: int) -> dict[str, Any]:
+def _once(server: Endpoint, prompts: Sequence[list[int]], config: BenchmarkConfig, seed: int) -> dict[str, Any]:
     """`as_noise`: what a benchmark reports of its plain server; `as_speedup`: what it would say of a drafter that changes nothing."""
     began = time.monotonic()
-    measurement = Measurement(config, prompts, ["held out"] * len(prompts), Silent(), random.Random(seed))
-    measurement.prepare(pair, config.concurrency)
-    measurement.pairs(pair, "final", config.repeats, config.concurrency, measurement.groups(config.concurrency))
-    final = figures.answered(measurement.rows, "final", pair.setting, config.concurrency)
+    found = benchmark_drafter(
+        config,
+        prompts=prompts,
+        predicted={},
+        start=lambda setting: nullcontext(server),
+        dtype="float32",
+        served_tolerance=1.0,
+        choice=CachedChoice(settings={config.concurrency: _NOBODY}),
+        seed=seed,
+        report=Silent(),
+    )
+    rows = [row.model_dump(include={"server", "repeat", "group", "seconds"}) for row in found.rows if row.phase == "final"]
     return {
         "seed": seed,
         "seconds": time.monotonic() - began,
-        "as_noise": figures.plain_against_itself(final, seed).model_dump(),
-        "as_speedup": figures.speedup(final, seed).model_dump(),
-        "requests": [row.model_dump(include={"server", "repeat", "group", "seconds"}) for row in measurement.rows if row.phase == "final"],
+        "as_noise": found.point.noise.model_dump(),
+        "as_speedup": found.speedup.model_dump(),
+        "requests": rows,
     }
 
 
