@@ -56,7 +56,7 @@ def run_benchmark(asked: Asked, *, watcher: Watcher, flow_run_id: str = "") -> R
         session = Session(run, watcher, Store())
         bench = Bench(asked, session, home() / "runs" / run.id)
         report = bench.report()
-        run.rename(f"{name} {title(report)}")
+        run.rename(f"{title(report)} {name}")
         _write(run, report)
     return report
 
@@ -64,7 +64,7 @@ def run_benchmark(asked: Asked, *, watcher: Watcher, flow_run_id: str = "") -> R
 def _write(run: Run, report: RunReport) -> None:
     run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
     run.text("verdict.json", report.model_dump_json(indent=1))
-    run.describe(f"A benchmark by itself: the plain against the speculative server.\n\n{describe(report)}")
+    run.describe(f"{describe(report)}\n\nA benchmark by itself: the plain against the speculative server.")
     if report.exit_status:
         run.fail()
 

@@ -15,7 +15,7 @@ from flows.history_page import page
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.session import Session
-from flows.story import describe, purpose, title
+from flows.story import charts, describe, purpose, title
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
@@ -46,8 +46,8 @@ def run_pipeline(config: Config, *, refresh: Collection[str], watcher: Watcher, 
         logs = home() / "runs" / run.id
         chain = Chain(config, session, store, logs)
         report = _conclude(chain, session, ledger)
-        run.rename(f"{began} {title(report)}")
-        run.describe(f"{purpose(config)}\n\n{describe(report)}")
+        run.rename(f"{title(report)} {began}")
+        run.describe(f"{describe(report)}\n\n{purpose(config)}")  # the page shows the first lines alone until it is asked for more
         _write(run, report, logs)
     _tell_history(ledger, run)
     return report
@@ -112,6 +112,8 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
 def _write(run: Run, report: RunReport, logs: Path) -> None:
     run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
     run.text("verdict.json", report.model_dump_json(indent=1))
+    for step, values in charts(report.metrics).items():
+        run.metrics(values, step)
     for log in sorted(logs.glob("*.log")):
         if log.stat().st_size <= _LARGEST_LOG:
             run.file(log, "servers")

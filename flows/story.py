@@ -44,7 +44,7 @@ def table(report: RunReport) -> Table:
 
 
 def title(report: RunReport) -> str:
-    """What stands after the time in the run's name: how it ended, and what for."""
+    """What stands before the time in the run's name, of which MLflow's list shows some 20 letters: how it ended, and what for."""
     if report.exit_status:
         return f"{report.verdict} {report.kind or ''}".strip()
     return f"{report.verdict} {report.metrics['bench.speedup']:.2f}×" if "bench.speedup" in report.metrics else report.verdict
@@ -97,6 +97,22 @@ def versus(measured: Mapping[str, float]) -> list[dict[str, str]]:
         ("greedy texts", "", "", f"{_identical(measured)} identical"),
     ]
     return [dict(zip(heads, row, strict=True)) for row in told]
+
+
+def charts(measured: Mapping[str, float]) -> dict[int, dict[str, float]]:
+    """The figures that tell the story, by draft step, named so that MLflow draws them in sections: it groups by what is before a `/`."""
+    names = {
+        "acceptance/predicted": "verify.accept_length",
+        "acceptance/served": "bench.accept_length",
+        "speed/plain tok_s": "bench.baseline_tok_s",
+        "speed/speculative tok_s": "bench.spec_tok_s",
+        "speed/speed-up": "bench.speedup",
+    }
+    found = {0: {shown: measured[name] for shown, name in names.items() if name in measured}}
+    for shown, stem in {"accuracy/training": "train.accuracy_step", "accuracy/standalone": "verify.accuracy_step"}.items():
+        for step in (int(name.removeprefix(stem)) for name in measured if name.startswith(stem)):
+            found.setdefault(step, {})[shown] = measured[f"{stem}{step}"]
+    return found
 
 
 def describe(report: RunReport) -> str:

@@ -140,12 +140,12 @@ def keep(verified: Verified, *, flow_run_id: str = "") -> str:
         "draftproof.target_sha256": verified.target.sha256,
         "draftproof.verify_device": found.device,
     }
-    name = f"verify {time.strftime('%Y-%m-%d %H:%M:%S')} {title(verified.report(None))}"
+    name = f"{title(verified.report(None))} verify {time.strftime('%Y-%m-%d %H:%M:%S')}"
     with open_ledger(verified.target.name).run(name, tags) as run:
         run.log({**found.metrics, "verify.seconds": found.seconds})
         run.verdict(found.verdict)
         what = f"The drafter `{verified.asked.checkpoint}` proved alone, against the target `{verified.asked.target}`."
-        run.describe(f"{what}\n\n{describe(verified.report(run.id))}\n\nAll checks and hypotheses are in `report.md`.")
+        run.describe(f"{describe(verified.report(run.id))}\n\n{what} All checks and hypotheses are in `report.md`.")
         run.text("report.md", render(found))
         run.text("verification.json", found.model_dump_json(indent=1))
         run.text("plot.html", plot(found))

@@ -93,8 +93,8 @@ def test_what_does_not_fit_the_target_is_found_before_work_is_spent(case: str, p
     assert (run.info.status, run.data.tags["draftproof.verdict"], run.data.tags["draftproof.kind"]) == ("FAILED", "ERROR", "bad-input")
     assert run.data.tags["draftproof.target_sha256"] and run.data.tags["draftproof.flow_run_id"] and run.data.tags["draftproof.commit"]
     note = run.data.tags["mlflow.note.content"]
-    assert note.startswith("An EAGLE-3 drafter for **tiny**") and message.split(";")[0] in note
-    assert run.info.run_name.endswith(" ERROR bad-input")
+    assert note.startswith("## ERROR `bad-input` in target") and "An EAGLE-3 drafter for **tiny**" in note and message.split(";")[0] in note
+    assert run.info.run_name.startswith("ERROR bad-input 20")
     stages = {
         child.info.run_name: child.data.tags["mlflow.note.content"]
         for child in client.search_runs([run.info.experiment_id])
