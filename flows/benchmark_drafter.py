@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.artifacts import show
 from flows.benchmark import STAGES
 from flows.benchmarking import Asked, run_benchmark
 from flows.outcome import RunReport
 from flows.progress import PlainLines, last_report, watcher
 from flows.session import Watched
-from flows.story import describe
 from tasks.config import load
 from tasks.store import machine
 from tasks.verdict import DraftproofError
@@ -52,5 +51,5 @@ def benchmark_drafter(parameters: Parameters) -> Any:
     except DraftproofError as error:
         report = RunReport.of_error(error, "config")
     last_report.set(report)
-    create_markdown_artifact(key="benchmark", markdown=describe(report), description="Plain against speculative")
+    show(report, key="benchmark")
     return report.state()

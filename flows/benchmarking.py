@@ -15,7 +15,7 @@ from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.servers import starter
 from flows.session import Session
-from flows.story import describe
+from flows.story import describe, title
 from flows.verification import BUILTIN_PROMPTS
 from flows.workload import Workload, judge, longest_prompt, predictions, read_files, trees_of
 from tasks.benchmark import Benchmark, CachedChoice, Prediction, Setting, Start, settings_to_try
@@ -51,11 +51,13 @@ class Asked:
 def run_benchmark(asked: Asked, *, watcher: Watcher, flow_run_id: str = "") -> RunReport:
     """Measure, and write verdict, figures and tables to MLflow. Raises DraftproofError only where no run could be opened."""
     ledger = open_ledger(asked.config.target.name)
-    with ledger.run(f"benchmark {time.strftime('%Y-%m-%d %H:%M:%S')}", {"draftproof.flow_run_id": flow_run_id}) as run:
+    name = f"benchmark {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    with ledger.run(name, {"draftproof.flow_run_id": flow_run_id}) as run:
         run.params(asked.config.model_dump(mode="json"))
         session = Session(run, watcher, Store())
         bench = Bench(asked, session, home() / "runs" / run.id)
         report = bench.report()
+        run.rename(f"{title(report)} {name}")
         _write(run, report)
     return report
 
@@ -63,7 +65,7 @@ def run_benchmark(asked: Asked, *, watcher: Watcher, flow_run_id: str = "") -> R
 def _write(run: Run, report: RunReport) -> None:
     run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
     run.text("verdict.json", report.model_dump_json(indent=1))
-    run.describe(describe(report))
+    run.describe(f"{describe(report)}\n\nA benchmark by itself: the plain against the speculative server.")
     if report.exit_status:
         run.fail()
 

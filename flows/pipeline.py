@@ -17,7 +17,7 @@ from flows.kept import keep, running
 from flows.outcome import RunReport
 from flows.progress import Watcher
 from flows.session import Session, Watched
-from flows.story import describe
+from flows.story import charts, describe, purpose, title
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
@@ -54,13 +54,17 @@ def run_pipeline(
 
 
 def _run(ledger: Ledger, config: Config, store: Store, watcher: Watcher, tags: Mapping[str, str]) -> RunReport:
-    with ledger.run(time.strftime("%Y-%m-%d %H:%M:%S"), tags) as run:
+    began = time.strftime("%Y-%m-%d %H:%M:%S")
+    with ledger.run(began, tags) as run:
+        run.describe(purpose(config))
         run.params(config.model_dump(mode="json"))
         run.text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         session = Session(run, watcher, store)
         logs = home() / "runs" / run.id
         chain = Chain(config, session, store, logs)
         report = _conclude(chain, session, ledger)
+        run.rename(f"{title(report)} {began}")
+        run.describe(f"{describe(report)}\n\n{purpose(config)}")  # the page shows the first lines alone until it is asked for more
         _write(run, report, logs)
     _tell_history(ledger, run)
     return report
@@ -159,7 +163,8 @@ def take_over(ledger: Ledger, model: str, report: Report) -> list[Check]:
 def _write(run: Run, report: RunReport, logs: Path) -> None:
     run.tag({"draftproof.verdict": report.verdict, "draftproof.kind": report.kind or "", "draftproof.stage": report.stage})
     run.text("verdict.json", report.model_dump_json(indent=1))
-    run.describe(describe(report))
+    for step, values in charts(report.metrics).items():
+        run.metrics(values, step)
     for log in sorted(logs.glob("*.log")):
         if log.stat().st_size <= _LARGEST_LOG:
             run.file(log, "servers")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from flows.progress import Watcher
+from flows.stage_story import StageStory
 from tasks.store import Store
 from tasks.verdict import Verdict
 
@@ -36,13 +37,13 @@ class Session:
         self.current = name
         self.run.tag({"draftproof.stage": name})
         self.watcher.begin(name)
-        outcome = "stopped"
+        outcome, story = "stopped", StageStory(name)
         try:
-            with self.run.child(name) as child:
-                yield _Listener(name, child, self)
-                cached = name in self.store.hits and name != "benchmark"  # there only the choice is kept
-                outcome = "cached" if cached else "done"
-                child.tag({"draftproof.cached": str(cached).lower()})
+            with self.run.child(name) as child, story.told_in(child):
+                yield _Listener(story, child, self)
+                story.cached = name in self.store.hits and name != "benchmark"  # there only the choice is kept
+                outcome = "cached" if story.cached else "done"
+                child.tag({"draftproof.cached": str(story.cached).lower()})
         except Exception:
             outcome = "failed"
             raise
@@ -53,8 +54,8 @@ class Session:
 class _Listener:
     """Curves and figures go to the ledger, progress to the watcher, words to both the watcher and Prefect's log."""
 
-    def __init__(self, stage: str, run: Run, session: Session) -> None:
-        self._stage, self._run, self._session = stage, run, session
+    def __init__(self, story: StageStory, run: Run, session: Session) -> None:
+        self._stage, self._story, self._run, self._session = story.stage, story, run, session
 
     def progress(self, done: float, total: float, unit: str, measured: Mapping[str, float] | None = None) -> None:
         self._session.watcher.progress(self._stage, done, total, unit, measured or {})
@@ -73,12 +74,14 @@ class _Listener:
             return
 
     def log(self, values: Mapping[str, float]) -> None:
+        self._story.figures.update(values)
         self._run.log(values)
 
     def headline(self, values: Mapping[str, float]) -> None:
         self._session.headline(values)
 
     def verdict(self, verdict: Verdict) -> None:
+        self._story.verdict = verdict
         self._run.verdict(verdict)
 
     def tag(self, values: Mapping[str, str]) -> None:
@@ -89,6 +92,7 @@ class _Listener:
         self._session.run.tag(values)
 
     def text(self, name: str, content: str) -> None:
+        self._story.artifacts.append(name)
         self._run.text(name, content)
 
     def refer(self, files: Mapping[str, tuple[Path, str]]) -> None:

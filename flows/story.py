@@ -1,4 +1,4 @@
-"""A run told to a person: the table at its end, and the description on its page in MLflow."""
+"""A run told to a person: the table at its end, its name and description in MLflow, the tables of its page in Prefect."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.outcome import RunReport
+from tasks.config import Config
 
 _STYLES = {"PASS": "bold green", "WARN": "bold yellow"}
 
@@ -44,6 +45,78 @@ def table(report: RunReport) -> Table:
     return made
 
 
+def title(report: RunReport) -> str:
+    """What stands before the time in the run's name, of which MLflow's list shows some 20 letters: how it ended, and what for."""
+    if report.exit_status:
+        return f"{report.verdict} {report.kind or ''}".strip()
+    return f"{report.verdict} {report.metrics['bench.speedup']:.2f}×" if "bench.speedup" in report.metrics else report.verdict
+
+
+def purpose(config: Config) -> str:
+    """What a pipeline run is for, before its verdict is known."""
+    train = f"trained for {config.train.epochs} epochs on {config.data.conversations:,} conversations"
+    what = f"An EAGLE-3 drafter for **{config.target.name}** (`{config.target.source}`), {train}, proved, served and measured."
+    return f"{what} Its configuration is in `config.yaml`."
+
+
+def accuracy(measured: Mapping[str, float]) -> list[dict[str, str]]:
+    """By draft step: in training, standalone, and standalone against the target's own token. Empty where none was measured."""
+    columns = {
+        "training": "train.accuracy_step",
+        "standalone": "verify.accuracy_step",
+        "standalone, target's own token": "verify.accuracy_full_step",
+    }
+    steps = sorted({int(name.removeprefix(stem)) for name in measured for stem in columns.values() if name.startswith(stem)})
+    return [
+        {"draft step": str(step), **{head: _one(measured, f"{stem}{step}", "{:.3f}") for head, stem in columns.items()}} for step in steps
+    ]
+
+
+def versus(measured: Mapping[str, float]) -> list[dict[str, str]]:
+    """Plain against speculative. Empty where it was not measured."""
+    if "bench.speedup" not in measured:
+        return []
+    heads = ("figure", "plain", "speculative", "compared")
+    told = [
+        (
+            "output tokens per second",
+            _one(measured, "bench.baseline_tok_s", "{:.1f}"),
+            _one(measured, "bench.spec_tok_s", "{:.1f}"),
+            f"speed-up {_interval(measured, 'bench.speedup')}",
+        ),
+        (
+            "seconds per output token after the first",
+            _one(measured, "bench.baseline_tpot", "{:.4f}"),
+            _one(measured, "bench.spec_tpot", "{:.4f}"),
+            "",
+        ),
+        (
+            "tokens per verify round",
+            "",
+            _one(measured, "bench.accept_length", "{:.3f}"),
+            _one(measured, "verify.accept_length", "predicted {:.3f}"),
+        ),
+        ("greedy texts", "", "", f"{_identical(measured)} identical"),
+    ]
+    return [dict(zip(heads, row, strict=True)) for row in told]
+
+
+def charts(measured: Mapping[str, float]) -> dict[int, dict[str, float]]:
+    """The figures that tell the story, by draft step, named so that MLflow draws them in sections: it groups by what is before a `/`."""
+    names = {
+        "acceptance/predicted": "verify.accept_length",
+        "acceptance/served": "bench.accept_length",
+        "speed/plain tok_s": "bench.baseline_tok_s",
+        "speed/speculative tok_s": "bench.spec_tok_s",
+        "speed/speed-up": "bench.speedup",
+    }
+    found = {0: {shown: measured[name] for shown, name in names.items() if name in measured}}
+    for shown, stem in {"accuracy/training": "train.accuracy_step", "accuracy/standalone": "verify.accuracy_step"}.items():
+        for step in (int(name.removeprefix(stem)) for name in measured if name.startswith(stem)):
+            found.setdefault(step, {})[shown] = measured[f"{stem}{step}"]
+    return found
+
+
 def describe(report: RunReport) -> str:
     """Markdown: the verdict, the figures, every check that is no PASS."""
     kind = f" `{report.kind}`" if report.kind else ""
@@ -52,7 +125,7 @@ def describe(report: RunReport) -> str:
         lines += ["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in measured), ""]
     notable = [check for check in report.checks if check.verdict != "PASS"]
     lines += [f"- **{check.verdict}** {check.name}: {check.message}" for check in notable]
-    lines += ["", f"{len(report.checks)} checks, all in `verdict.json`; the configuration is in `config.yaml`."]
+    lines += ["", f"{len(report.checks)} checks, all in `verdict.json`."]
     if report.drafter:
         lines += ["", f"Drafter: `{report.drafter}`"]
     return "\n".join(lines)

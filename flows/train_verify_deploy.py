@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from prefect import flow
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flows.artifacts import show
 from flows.outcome import UNCHANGED, RunReport, StageName
 from flows.pipeline import TAKE_OVER, run_pipeline
 from flows.progress import PlainLines, last_report, watcher
-from flows.story import describe, rows
 from tasks.config import Config, load
-from tasks.ledger.store import page_of
 from tasks.verdict import DraftproofError, Outcome
 
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -64,17 +62,6 @@ def _tell(report: RunReport) -> None:
             emit_event(event="drafter.not-serving", resource=resource, payload={"message": check.message})
 
 
-def _show(report: RunReport) -> None:
-    """Artifacts on the page of the flow run."""
-    told = report.message if report.verdict == UNCHANGED else describe(report)
-    create_markdown_artifact(key="verdict", markdown=told, description="What the run proved, and its figures")
-    if figures := rows(report):
-        table = [{"figure": what, "value": value} for what, value in figures]
-        create_table_artifact(key="figures", table=table, description="Accuracy, acceptance, and the A/B")
-    if report.mlflow_run_id and (link := page_of(report.mlflow_run_id)):
-        create_link_artifact(link, link_text="The run in MLflow", key="mlflow-run")
-
-
 @flow(name="train-verify-deploy", persist_result=False)
 def train_verify_deploy(parameters: Parameters) -> Any:
     """Train a drafter, prove it, serve it, measure it, and promote it if it is faster; the state says how it ended."""
@@ -92,5 +79,5 @@ def train_verify_deploy(parameters: Parameters) -> Any:
     last_report.set(report)
     if report.drafter is not None:
         _tell(report)
-    _show(report)
+    show(report, markdown=report.message if report.verdict == UNCHANGED else None)
     return report.state()

@@ -128,6 +128,7 @@ def keep(verified: Verified, *, flow_run_id: str = "") -> str:
     It is logged when it has ended: of one that did not end there is nothing to keep. Raises BadInput and
     MachineTrouble for a store that cannot be used.
     """
+    from flows.story import describe, title
     from tasks.ledger import open_ledger
     from tasks.verify import render
     from tasks.verify.plot import plot
@@ -139,10 +140,12 @@ def keep(verified: Verified, *, flow_run_id: str = "") -> str:
         "draftproof.target_sha256": verified.target.sha256,
         "draftproof.verify_device": found.device,
     }
-    with open_ledger(verified.target.name).run(f"verify {time.strftime('%Y-%m-%d %H:%M:%S')}", tags) as run:
+    name = f"{title(verified.report(None))} verify {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    with open_ledger(verified.target.name).run(name, tags) as run:
         run.log({**found.metrics, "verify.seconds": found.seconds})
         run.verdict(found.verdict)
-        run.describe(f"**{found.verdict.verdict}** {found.verdict.message}\n\nAll checks and hypotheses are in `report.md`.")
+        what = f"The drafter `{verified.asked.checkpoint}` proved alone, against the target `{verified.asked.target}`."
+        run.describe(f"{describe(verified.report(run.id))}\n\n{what} All checks and hypotheses are in `report.md`.")
         run.text("report.md", render(found))
         run.text("verification.json", found.model_dump_json(indent=1))
         run.text("plot.html", plot(found))

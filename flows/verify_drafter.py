@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.artifacts import show
 from flows.outcome import RunReport
 from flows.progress import PlainLines, last_report, watcher
 from flows.session import Watched
@@ -49,7 +49,7 @@ def verify_drafter(parameters: Parameters) -> Any:
         report = RunReport.of_error(error, "verify", drafter=asked.checkpoint)
         markdown = f"# {report.verdict} · {report.kind}\n\n{report.message}\n"
     last_report.set(report)
-    create_markdown_artifact(key="verification", markdown=markdown, description="What the drafter computes, alone")
+    show(report, key="verification", markdown=markdown)
     return report.state()
 
 

@@ -34,7 +34,8 @@ def compare(client: MlflowClient, one: str, other: str) -> dict[str, Differences
             *({name: run.data.tags.get(f"draftproof.{name}") for name in ("verdict", "kind", "stage")} for run in runs)
         ),
         "configuration": _differences(*(run.data.params for run in runs)),
-        "figures": _differences(*(run.data.metrics for run in runs)),
+        # Names with a slash say once more, for MLflow's charts, what others say.
+        "figures": _differences(*({name: value for name, value in run.data.metrics.items() if "/" not in name} for run in runs)),
     }
     children = [_children(client, run) for run in runs]
     for section, (stage, artifact) in _ARTIFACTS.items():

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 
+# Else MLflow's pages (3.17.2) lay it out for prompts and traces, and call a run an evaluation.
+_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+
+
 class Ledger:
     """`draftproof/<target>`: a parent run per pipeline run, a child run per stage."""
 
@@ -71,4 +75,5 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
     if existing is not None:
         return str(existing.experiment_id)
     root = artifact_root(uri)
-    return str(client.create_experiment(name, artifact_location=str(root / name.replace("/", "-")) if root else None))
+    location = str(root / name.replace("/", "-")) if root else None
+    return str(client.create_experiment(name, artifact_location=location, tags=_TRAINING))

@@ -85,6 +85,11 @@ class Run:
         with usable(self._uri):
             self._client.log_batch(self.id, tags=[RunTag(name, value) for name, value in values.items()])
 
+    def rename(self, name: str) -> None:
+        """A run is named by its time while it goes on, and by how it ended too when that is known."""
+        with usable(self._uri):
+            self._client.update_run(self.id, name=name)
+
     def describe(self, markdown: str) -> None:
         """What the run's page in MLflow says first."""
         self.tag({_NOTE: markdown})

@@ -18,10 +18,10 @@ from tasks.device import cores
 from tasks.environment.machine import machine
 from tasks.store import home
 from tasks.verdict import BadInput, DraftproofError
-from tests.bench import decode, faults, verify
+from tests.bench import decode, faults, noise, verify
 from tests.bench.drafter import Benched
 
-_PARTS = {"faults": faults.measure, "verify": verify.measure, "decode": decode.measure}
+_PARTS = {"faults": faults.measure, "verify": verify.measure, "decode": decode.measure, "noise": noise.measure}
 
 
 def main(

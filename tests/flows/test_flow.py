@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import flow
+from prefect.states import Completed
 
+from flows.artifacts import show
+from flows.outcome import RunReport
 from flows.progress import last_report, watcher
 from flows.train_verify_deploy import Parameters, train_verify_deploy
 from tests.flows.test_cli import PROJECT, written
@@ -79,7 +83,65 @@ def test_what_does_not_fit_the_target_is_found_before_work_is_spent(case: str, p
     run = client.get_run(report.mlflow_run_id)
     assert (run.info.status, run.data.tags["draftproof.verdict"], run.data.tags["draftproof.kind"]) == ("FAILED", "ERROR", "bad-input")
     assert run.data.tags["draftproof.target_sha256"] and run.data.tags["draftproof.flow_run_id"] and run.data.tags["draftproof.commit"]
-    assert message.split(";")[0] in run.data.tags["mlflow.note.content"]
+    note = run.data.tags["mlflow.note.content"]
+    assert note.startswith("## ERROR `bad-input` in target") and "An EAGLE-3 drafter for **tiny**" in note and message.split(";")[0] in note
+    assert run.info.run_name.startswith("ERROR bad-input 20")
+    stages = {
+        child.info.run_name: child.data.tags["mlflow.note.content"]
+        for child in client.search_runs([run.info.experiment_id])
+        if child.info.run_id != run.info.run_id
+    }
+    assert set(stages) == {"environment", "target"} and "| layers | 6 |" in stages["target"]
+    shown = artifacts(state.state_details.flow_run_id)
+    assert set(shown) == {"verdict"} and message in shown["verdict"].data and report.mlflow_run_id in shown["verdict"].data
+
+
+def artifacts(flow_run_id: Any) -> dict[str, Any]:
+    """By key, as Prefect's API has them. Each is made once."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])))
+    assert len({artifact.key for artifact in found}) == len(found)
+    return {artifact.key: artifact for artifact in found}
+
+
+def test_the_page_in_prefect_shows_what_was_measured(prefect: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = {
+        "train.accuracy_step0": 0.6,
+        "verify.accuracy_step0": 0.6,
+        "verify.accuracy_step1": 0.4,
+        "verify.accuracy_full_step0": 0.5,
+    }
+    bench = {"bench.speedup": 1.3, "bench.speedup_low": 1.2, "bench.speedup_high": 1.4, "bench.identical": 9, "bench.compared": 10}
+    bench |= {"bench.baseline_tok_s": 20.0, "bench.spec_tok_s": 26.0, "verify.accept_length": 1.9, "bench.accept_length": 1.91}
+    passed = {"verdict": "PASS", "kind": None, "stage": "promote", "message": "faster", "exit_status": 0, "mlflow_run_id": "0" * 32}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # gone by now: no link, and no failure
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    @flow
+    def shown() -> Any:
+        show(RunReport(**passed, metrics={**accuracies, **bench}))
+        return Completed()
+
+    state: Any = shown(return_state=True)
+    made = artifacts(state.state_details.flow_run_id)
+    assert set(made) == {"verdict", "accuracy", "a-b"} and "PASS" in made["verdict"].data
+    training, standalone, own = "training", "standalone", "standalone, target's own token"
+    assert json.loads(made["accuracy"].data) == [
+        {"draft step": "0", training: "0.600", standalone: "0.600", own: "0.500"},
+        {"draft step": "1", training: "", standalone: "0.400", own: ""},
+    ]
+    versus = {row["figure"]: row for row in json.loads(made["a-b"].data)}
+    assert versus["output tokens per second"] == {
+        "figure": "output tokens per second",
+        "plain": "20.0",
+        "speculative": "26.0",
+        "compared": "speed-up 1.300 (1.200 to 1.400)",
+    }
+    assert versus["tokens per verify round"]["compared"] == "predicted 1.900"
+    assert versus["greedy texts"]["compared"] == "9 of 10 identical"
 
 
 def test_a_target_that_cannot_be_used(prefect: None, tmp_path: Path) -> None:

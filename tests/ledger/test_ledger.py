@@ -34,7 +34,8 @@ def status(ledger: Ledger, run_id: str) -> str:
 def test_experiment_and_child(ledger: Ledger) -> None:
     with ledger.run("pipeline", {"draftproof.commit": "abc"}) as run, run.child("train") as child:
         child.log({"accuracy_step0": 0.5})
-    assert ledger.client.get_experiment(ledger.experiment).name == "draftproof/tiny"
+    experiment = ledger.client.get_experiment(ledger.experiment)
+    assert experiment.name == "draftproof/tiny" and experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     recorded = ledger.client.get_run(child.id).data
     assert recorded.tags["mlflow.parentRunId"] == run.id and recorded.metrics == {"accuracy_step0": 0.5}
     assert ledger.client.get_run(run.id).data.tags["draftproof.commit"] == "abc"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from mlflow import MlflowClient
@@ -70,6 +71,10 @@ def test_a_deployment_runs_as_typed_from_any_folder(up: dict[str, Any], fitted_d
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.data.tags["draftproof.verdict"] == "PASS" and run.info.status == "FINISHED"
+    page = f"{client.tracking_uri}/#/experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
+    asked = {"artifacts": {"key": {"any_": ["mlflow-run"]}}}
+    (link,) = httpx.post(f"http://127.0.0.1:{up['ports']['prefect']}/api/artifacts/filter", json=asked).raise_for_status().json()
+    assert page in link["data"]
 
 
 def test_everything_listens_on_this_machine_only(up: dict[str, Any]) -> None:
