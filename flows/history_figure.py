@@ -67,7 +67,8 @@ _ENDED = Cell(1, 1, _began, kind_of, (), "")
 _SPEED = Cell(2, 1, _began, _metric("bench.spec_tok_s"), _SPEEDS, "%{y:.1f} tok/s")
 _ACCURACY = Cell(2, 2, _began, _metric("verify.accuracy_step0"), ("verify.accuracy_step0",), "accuracy %{y:.3f}")
 _GAIN = Cell(3, 1, _began, _metric(_SPEEDUP[0]), _SPEEDUP, "speed-up %{y:.3f} (%{customdata[0]:.3f} to %{customdata[1]:.3f})")
-_SERVED = Cell(3, 2, *map(_metric, _ACCEPTANCE), _ACCEPTANCE, "predicted %{x:.3f}, served %{y:.3f}")  # type: ignore[arg-type]
+_PREDICTED, _ANSWERED = _ACCEPTANCE
+_SERVED = Cell(3, 2, _metric(_PREDICTED), _metric(_ANSWERED), _ACCEPTANCE, "predicted %{x:.3f}, served %{y:.3f}")
 _TITLES = [
     "every run, by its verdict",
     "speed of the plain and the speculative server",
