@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo up down test test-servers bench lint lock
+.PHONY: setup demo up down test test-servers bench lint lock licences
 
 setup: $(STAMP)
 
@@ -34,7 +34,7 @@ test: setup
 test-servers: setup
 	$(BIN)/python -m pytest tests/servers
 
-# Performance, and what is found how soon, on the demo's drafter: PARTS="faults decode" chooses. Needs a quiet machine.
+# Performance, and what is found how soon, on the demo's drafter: PARTS="faults verify decode noise" chooses (noise: hours). Needs a quiet machine.
 bench: setup
 	$(BIN)/python -m tests.bench $(PARTS)
 
@@ -47,3 +47,6 @@ lint: setup
 # After a change of dependencies. Names, versions and hashes only: no address of a registry.
 lock:
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-header -o requirements.lock
+
+licences: setup
+	$(BIN)/python infra/licences.py
