@@ -12,23 +12,25 @@ import runpy
 import sys
 from typing import Any
 
-# It is added to every HTTP server of one tokenizer process, with or without a key (srt/entrypoints/http_server.py:2887-2898).
-_MIDDLEWARE = "sglang.srt.utils.auth.add_api_key_middleware"
-
 
 def main() -> None:
     """Run MODULE as `python -m` does."""
     name, module, *arguments = sys.argv[1:]
     key = os.environ.pop(name)  # scheduler and detokenizer need none
 
-    def with_key(original: Any, app: Any, *, api_key: str | None, admin_api_key: str | None) -> None:
-        original(app, api_key=key, admin_api_key=admin_api_key)
-
     # As in a spawned process: what the module does before SGLang is imported comes first.
     runpy.run_module(module, run_name="__mp_main__")
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.utils import auth
 
-    HookRegistry.register(_MIDDLEWARE, with_key, HookType.AROUND)
+    asks_for = auth.add_api_key_middleware
+
+    def with_key(app: Any, *, api_key: str | None, admin_api_key: str | None) -> None:
+        asks_for(app, api_key=key, admin_api_key=admin_api_key)
+
+    # An HTTP server of one tokenizer process adds it where it knows a key, or says to have endpoints for administrators alone
+    # (srt/entrypoints/http_server.py:2887-2898, which imports both names when it is started). A plugin's hook comes too late.
+    auth.add_api_key_middleware = with_key
+    auth.app_has_admin_force_endpoints = lambda app: True
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -133,7 +133,7 @@ def check_running(
     device: str,
     report: Report,
 ) -> list[Check]:
-    """A server that somebody else started: the checkpoint's static checks, and `replay_served`.
+    """A server that somebody else started: the checkpoint's static checks, the target's own tokens, and `replay_served`.
 
     Raises BadInput for a folder that holds no readable EAGLE-3 checkpoint.
     """

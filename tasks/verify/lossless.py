@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from tasks.verdict import Check, Outcome
-from tasks.verify.results import Texts
+from tasks.verify.results import Served, Texts
 from tasks.wiring.kinds import Kind
 from tasks.wiring.target import TargetForward
 
@@ -39,6 +39,34 @@ def check_lossless(target: TargetForward, texts: Sequence[Texts], *, restless: i
         message=f"{told}; {clear} of {len(differing)} first differences are no near-ties (largest gap of logits {largest:.3g})",
         numbers=numbers,
     )
+
+
+@torch.inference_mode()
+def check_own_tokens(target: TargetForward, served: Sequence[Served]) -> Check:
+    """Every token of a greedy answer is the one that the target prefers after those before it, or nearly.
+
+    Whatever makes a server accept drafts that are not right (a lowered threshold, a simulated acceptance) shows here, since the
+    counts of its rounds follow from the tokens that it gave.
+    """
+    tokens = wrong = 0
+    largest = 0.0
+    for one in served:
+        if not one.answer:
+            continue
+        target.start()
+        logits_TV = target.extend(torch.tensor(one.prompt + one.answer[:-1]), [0], last_logits=len(one.answer))[0]
+        gaps_T = logits_TV.max(-1).values - logits_TV.gather(-1, torch.tensor(one.answer, device=logits_TV.device)[:, None])[:, 0]
+        tokens += len(one.answer)
+        wrong += int((gaps_T > _NEAR_TIE * logits_TV.abs().max(-1).values).sum())
+        largest = max(largest, float(gaps_T.max()))
+    numbers: dict[str, object] = {"tokens": tokens, "wrong": wrong, "largest_gap": largest}
+    told = (
+        f"{tokens - wrong} of {tokens} served tokens are the target's own greedy ones, or near-ties (largest gap of logits {largest:.3g})"
+    )
+    if not wrong:
+        return Check(name="target's own tokens", verdict=Outcome.PASS, message=told, numbers=numbers)
+    do = "is it another target, does the server sample, or are drafts accepted that are not right (SGLANG_SIMULATE_ACC_LEN, a threshold)?"
+    return Check(name="target's own tokens", verdict=Outcome.FAIL, kind=Kind.GREEDY_DIVERGENCE, message=f"{told}: {do}", numbers=numbers)
 
 
 def _gap(target: TargetForward, texts: Texts) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import load_drafter
 from tasks.verify.greedy import given_text
 from tasks.verify.hypotheses import Wiring
+from tasks.verify.lossless import check_own_tokens
 from tasks.verify.results import Served
 from tasks.verify.ways import Way, ways
 from tasks.wiring.kinds import Kind
@@ -70,7 +71,7 @@ def check_running(
     if not sum(one.verify_rounds for one in served):
         message = f"no verify round in {len(served)} answers: the server does not speculate. Look at its launch arguments."
         return [*facts.checks, _failed(Kind.LAUNCH_FLAGS, message, {})]
-    return [*facts.checks, replay(checkpoint, target, served, asked=asked, device=device, report=report)]
+    return [*facts.checks, check_own_tokens(target, served), replay(checkpoint, target, served, asked=asked, device=device, report=report)]
 
 
 def replay(checkpoint: Path, target: TargetForward, served: Sequence[Served], *, asked: Replay, device: str, report: Report) -> Check:

@@ -16,6 +16,7 @@ from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.drafter import Drafter, load_drafter
 from tasks.verify.greedy import greedy_text
 from tasks.verify.hypotheses import name_boundaries
+from tasks.verify.lossless import check_own_tokens
 from tasks.verify.ways import fed_lists
 from tasks.wiring.record import Rope
 from tests.verify.drafters import BOUNDARIES
@@ -139,3 +140,13 @@ def test_a_near_tie_is_told_and_fails_in_float32_alone() -> None:
     assert check_lossless(target, texts, restless=1, exact=True).verdict is Outcome.FAIL
     far = check_lossless(target, [Texts([1], [4], [5])], restless=1, exact=False)
     assert far.verdict is Outcome.FAIL and far.numbers["gaps"] == [5.0]
+
+
+def test_tokens_that_are_not_the_targets_own_are_found(fitted_draft: Path, plain_target: PlainTarget) -> None:
+    """As with SGLANG_SIMULATE_ACC_LEN, whose rounds agree with the tokens that it gives."""
+    served = answers(fitted_draft, plain_target)
+    assert check_own_tokens(plain_target, served).verdict is Outcome.PASS
+    first = served[0]
+    faked = Served(first.prompt, [*first.answer[:5], (first.answer[5] + 1) % 90 + 3, *first.answer[6:]], first.verify_rounds, 16)
+    check = check_own_tokens(plain_target, [faked, *served[1:]])
+    assert (check.verdict, check.kind) == (Outcome.FAIL, "greedy-divergence") and check.numbers["wrong"] >= 1
