@@ -56,13 +56,14 @@ class Seen:
 
 @contextmanager
 def watched(seconds: float = 1.0) -> Iterator[Seen]:
-    """Inside of it, all command lines and the sockets of this process's descendants are looked at again and again."""
+    """Looks again and again at all command lines, and at the sockets of those descendants of this process that are born inside of it."""
     seen, ended = Seen(), threading.Event()
+    before = set(psutil.Process().children(recursive=True))  # servers that other tests share
 
     def watch() -> None:
         while not ended.wait(seconds):
             seen.command_lines |= command_lines_that_tell()
-            seen.sockets |= listening(psutil.Process().children(recursive=True))
+            seen.sockets |= listening(set(psutil.Process().children(recursive=True)) - before)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
