@@ -7,49 +7,42 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.champion import duel, reigning_champion
+from flows.champion import duel
 from flows.early import check_against_target
+from flows.elsewhere import Elsewhere
 from flows.held_out import HeldOutRows, held_out_prompts
-from flows.servers import starter
+from flows.serving import Here, Serving, Subject
 from flows.session import Session
-from flows.workload import Workload, judge, longest_prompt, predictions, read_files, trees_of
-from tasks.benchmark import Benchmark, CachedChoice, settings_to_try
-from tasks.benchmark.task import benchmark
+from flows.workload import Workload, longest_prompt, predictions, read_files, trees_of
+from tasks.benchmark import CachedChoice, settings_to_try
 from tasks.capture import open_tap
 from tasks.capture.task import capture
 from tasks.config import Config
 from tasks.data.task import data
-from tasks.deploy.task import deploy
 from tasks.device import place
 from tasks.environment.task import environment
 from tasks.export.task import export
 from tasks.products import CaptureProduct, DataProduct, DrafterProduct, TargetProduct, TrainProduct
 from tasks.promote import DataSource, Release, decide
-from tasks.store import Store, sha256_json, versions
+from tasks.store import Store, sha256_json
 from tasks.target import open_reference, open_target
 from tasks.target.task import target
 from tasks.train.task import train
 from tasks.verdict import Check, Verdict
-from tasks.verify import Verification, verify_served
+from tasks.verify import Verification
 from tasks.verify.task import verify
-from tasks.wiring.probes import read_probes
 
 if TYPE_CHECKING:
-    from tasks.benchmark import Start
-    from tasks.stage import StageRun
     from tasks.target.model import Target
     from tasks.target.reference import Reference
-
-# How much further than in float32 a server's logits may be from the standalone ones, by the dtype that it computes in
-# (the rounding of a 16-bit number against that of float32's sums; both 16-bit types are far from any known mis-wiring).
-_ROUNDING = {"float32": 1.0, "bfloat16": 300.0, "float16": 100.0}
 
 
 class Chain:
     """One pipeline run. What is finished stays readable in `target`, `drafter` and `steps`, however the run ends."""
 
     def __init__(self, config: Config, session: Session, store: Store, logs: Path) -> None:
-        self.config, self._session, self._store, self._logs = config, session, store, logs
+        self.config, self._session, self._store = config, session, store
+        self.serving: Serving = Elsewhere(config, session) if config.serving.pool else Here(config, session, logs)
         self.target: TargetProduct | None = None
         self.drafter: DrafterProduct | None = None
         self.choice: CachedChoice | None = None
@@ -59,10 +52,10 @@ class Chain:
 
     def prove(self) -> Verdict:
         """Every stage up to the decision. Raises ProofFailed at the first broken link, BadInput, MachineTrouble."""
-        record = environment(self._session, config=self.config)
-        self._made("environment", record.checks)
+        self._made("environment", environment(self._session, config=self.config, ask_serving=self.serving.look))
         prepared = self.target = target(self._session, config=self.config.target, store=self._store)
         check_against_target(self.config, prepared)
+        self.serving.check_target(prepared)
         answered, captured = self._answer_and_capture(prepared)
         trained = train(
             self._session,
@@ -83,10 +76,12 @@ class Chain:
         workload = self._prompts(prepared, answered)
         prompts = workload.prompts
         self.data = _data(answered, workload)
-        verified = self._verify(prepared, answered, captured, trained, exported, prompts)
+        subject = Subject(self.config, prepared, exported)
+        verified = self._verify(subject, answered, captured, trained, prompts)
         self.checks += verified.verdict.checks
-        self._made("deploy", self._probe(prepared, exported))
-        measured = self._benchmark(prepared, exported, verified, workload)
+        self._made("deploy", self.serving.probe(subject))
+        predicted = predictions(verified, settings_to_try(self.config.benchmark, self.config.deploy))
+        measured = self.serving.measure(subject, workload, predicted, self.checks)
         self.choice, self.stops_paying = measured.choice, measured.stops_paying
         self._made("benchmark", measured.checks)
         return decide(self.config.promote, checks=self.checks, speedup=measured.speedup, duel=duel(measured))
@@ -94,14 +89,6 @@ class Chain:
     def _made(self, stage: str, checks: Sequence[Check]) -> None:
         """Kept under the name of the stage that made them; the run's verdict names the stage of the worst."""
         self.checks += [check.model_copy(update={"stage": stage}) for check in checks]
-
-    @property
-    def _device(self) -> str:
-        return place(self.config.verify.device, "float32").device
-
-    def _opened(self, prepared: TargetProduct) -> Target:
-        """The target as the proof computes it."""
-        return open_target(prepared, device=self._device, dtype="float32", trust_remote_code=self.config.target.trust_remote_code)
 
     def release(self) -> Release | None:
         """What can be registered; None before a drafter was exported."""
@@ -111,7 +98,7 @@ class Chain:
         return Release(
             model=f"{self.config.target.name}-eagle3",
             drafter=self.drafter.folder,
-            target=self.config.target,
+            target=self.config.served_target,
             target_sha256=self.target.sha256,
             deploy=chosen.deployed(self.config.deploy) if chosen else self.config.deploy,
             steps=chosen.steps if chosen else None,
@@ -164,74 +151,27 @@ class Chain:
 
     def _verify(
         self,
-        prepared: TargetProduct,
+        subject: Subject,
         answered: DataProduct,
         captured: CaptureProduct,
         trained: TrainProduct,
-        exported: DrafterProduct,
         prompts: list[list[int]],
     ) -> Verification:
         settings = settings_to_try(self.config.benchmark, self.config.deploy)
         return verify(
             self._session,
             config=self.config.verify,
-            drafter=exported,
+            drafter=subject.drafter,
             train=trained,
             features_sha256=captured.sha256,
             held_out=HeldOutRows(answered, captured),
-            open_target=lambda: self._opened(prepared),
-            device=self._device,
+            open_target=subject.opened,
+            device=subject.device,
             prompts=prompts,
             max_new_tokens=self.config.benchmark.output_tokens,
             steps=sorted({setting.steps for setting in settings}),
             trees=trees_of(settings),
             store=self._store,
-        )
-
-    def _probe(self, prepared: TargetProduct, exported: DrafterProduct) -> list[Check]:
-        """The golden probes, sent to a real server: link 3. Two draft steps at least, since one is blind to some faults."""
-        bound = self.config.verify.max_logit_difference * _ROUNDING[self.config.deploy.dtype]
-
-        def judge(run: StageRun, recorded: Sequence[tuple[list[int], Path]]) -> list[Check]:
-            return verify_served(exported.folder, self._opened(prepared), recorded, bound=bound, device=self._device, report=run)
-
-        return deploy(
-            self._session,
-            config=self.config.deploy,
-            target=prepared.folder,
-            drafter=exported.folder,
-            steps=max(2, *self.config.benchmark.steps),
-            prompts=[probe.token_ids_S.tolist() for probe in read_probes(exported.folder) or []],
-            judge=judge,
-            served_tolerance=self.config.promote.served_tolerance,
-            logs=self._logs,
-        )
-
-    def _benchmark(self, prepared: TargetProduct, exported: DrafterProduct, verified: Verification, workload: Workload) -> Benchmark:
-        settings = self.config.deploy
-
-        def servers(run: StageRun) -> Start:
-            return starter(settings, target=prepared.folder, drafter=exported.folder, logs=self._logs, run=run, contract=self.checks)
-
-        return benchmark(
-            self._session,
-            config=self.config.benchmark,
-            served={
-                "target": prepared.sha256,
-                "drafter": exported.sha256,
-                "deploy": settings.model_dump(mode="json"),
-                "versions": versions("sglang", "torch", "draftproof-sglang"),
-            },
-            prompts=workload.prompts,
-            categories=workload.categories,
-            predicted=predictions(verified, settings_to_try(self.config.benchmark, self.config.deploy)),
-            starter=servers,
-            champion=reigning_champion(self.config, drafter=exported.folder, target=prepared, logs=self._logs, checks=self.checks),
-            dtype=settings.dtype,
-            served_tolerance=self.config.promote.served_tolerance,
-            seed=self.config.seed,
-            store=self._store,
-            judge=judge(self.config, exported.folder, workload, lambda: self._opened(prepared), settings.dtype),
         )
 
 

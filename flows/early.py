@@ -15,10 +15,10 @@ from tasks.wiring.families import text_config
 
 
 def check_against_target(config: Config, target: TargetProduct) -> None:
-    """What training, export and the servers would refuse in hours.
+    """What training and export would refuse in hours, and lengths that no server can be asked for.
 
     Raises BadInput: boundaries outside of the model, a draft vocabulary above the target's, lengths that do not fit, a
-    RoPE that no drafter can be exported with. Raises ProofFailed for launch settings that the target rules out.
+    RoPE that no drafter can be exported with.
     """
     resolve_boundaries(config.capture, target)
     path = target.folder / "config.json"
@@ -46,14 +46,21 @@ def check_against_target(config: Config, target: TargetProduct) -> None:
             expected=f"less than deploy.context_length, {config.deploy.context_length}",
             do="Lower it, or raise deploy.context_length.",
         )
-    settings = settings_to_try(config.benchmark, config.deploy)
-    if not settings:
+    if not settings_to_try(config.benchmark, config.deploy):
         raise BadInput(
             "benchmark.draft_tokens",
             found=f"{config.benchmark.draft_tokens or config.deploy.draft_tokens} tokens",
             expected="more than the steps, and at most the proposals of a tree, 1 + topk + (steps - 1) * topk * topk",
             do="Mend benchmark.steps, topk and draft_tokens.",
         )
+
+
+def check_launches(config: Config, target: TargetProduct) -> None:
+    """Every launch that the benchmark will ask for; to be asked where the server will run.
+
+    Raises ProofFailed for settings that the target rules out, BadInput for a GPU or an API key that is not there.
+    """
+    settings = settings_to_try(config.benchmark, config.deploy)
     launches = [check for setting in (None, *settings) for check in _launch(config, target, setting)]
     if config.deploy.topk == 1 and config.benchmark.topk is None:
         # A chain as it was asked for, draft tokens included: a setting would make them fit.

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from tasks.config import DeployConfig
 from tasks.report import Report
 from tasks.store import Store, home, locked, write_atomic
-from tasks.verdict import BadInput, Check, Outcome, ProofFailed, Verdict
+from tasks.verdict import BadInput, Check, DraftproofError, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
 
 if TYPE_CHECKING:
     from tasks.deploy.records import ServerRecord
+    from tasks.ledger import Ledger
     from tasks.promote import Promotion, Release
+
+TAKE_OVER = "the kept server is replaced"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,27 @@ def keep(release: Release, promotion: Promotion, settings: DeployConfig, report:
             before.end()
             report.say(f"{server.url} took over from {before.url}, which is stopped")
     return Kept(server.url, log, checks, before.url if before else None)
+
+
+def take_over(ledger: Ledger, model: str, report: Report) -> list[Check]:
+    """The champion in place of the server that is kept of its model: what came of it; nothing where none is kept.
+
+    A fault leaves the server before as it was, and is a WARN: the drafter is proved and promoted all the same.
+    """
+    from tasks.promote import find_release
+
+    before = running(model)
+    if before is None:
+        report.say(f"no server of {model} is kept: nothing to replace")
+        return []
+    try:
+        with ledger.usable():
+            release, made = find_release(ledger.client, model)
+        now = keep(release, made, release.deploy, report)
+    except DraftproofError as error:
+        message = f"{before.url} goes on serving the drafter before: {error} Then: draftproof deploy {model}."
+        return [Check(name=TAKE_OVER, verdict=Outcome.WARN, message=message, stage="promote")]
+    return [Check(name=TAKE_OVER, verdict=Outcome.PASS, message=f"{now.url} serves version {made.version}", stage="promote")]
 
 
 def _same_target(release: Release, report: Report) -> Path:

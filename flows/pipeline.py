@@ -13,24 +13,20 @@ import yaml
 from flows.chain import Chain
 from flows.changes import News, setup_tag, skipped
 from flows.history_page import page
-from flows.kept import keep, running
 from flows.outcome import RunReport
 from flows.progress import Watcher
+from flows.servers import keep_logs
 from flows.session import Session, Watched
 from flows.story import charts, describe, purpose, title
 from tasks.config import Config
 from tasks.ledger import Ledger, Run, open_ledger
 from tasks.ledger.history import read_history
 from tasks.ledger.regression import regressions
-from tasks.promote import find_release
 from tasks.promote.task import promotion
-from tasks.report import Report
 from tasks.store import Store, home, machine
-from tasks.verdict import Check, DraftproofError, Outcome, ProofFailed, Verdict
+from tasks.verdict import DraftproofError, ProofFailed, Verdict
 
 _PROJECT = Path(__file__).resolve().parent.parent
-TAKE_OVER = "the kept server is replaced"
-_LARGEST_LOG = 2_000_000  # bytes of a server's log that are worth an upload
 
 
 def run_pipeline(
@@ -137,27 +133,8 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
         # Nothing was promoted: a passed proof has no champion to show for it.
         return outcome if outcome.exit_status else RunReport.of_error(error, "promote")
     if made.alias == "champion" and chain.config.promote.replace_server:
-        return RunReport.of_verdict(verdict.also(take_over(ledger, made.model, Watched("promote", session.watcher))))
+        return RunReport.of_verdict(verdict.also(chain.serving.take_over(ledger, made.model)))
     return outcome
-
-
-def take_over(ledger: Ledger, model: str, report: Report) -> list[Check]:
-    """The champion in place of the server that is kept of its model: what came of it; nothing where none is kept.
-
-    A fault leaves the server before as it was, and is a WARN: the drafter is proved and promoted all the same.
-    """
-    before = running(model)
-    if before is None:
-        report.say(f"no server of {model} is kept: nothing to replace")
-        return []
-    try:
-        with ledger.usable():
-            release, made = find_release(ledger.client, model)
-        now = keep(release, made, release.deploy, report)
-    except DraftproofError as error:
-        message = f"{before.url} goes on serving the drafter before: {error} Then: draftproof deploy {model}."
-        return [Check(name=TAKE_OVER, verdict=Outcome.WARN, message=message, stage="promote")]
-    return [Check(name=TAKE_OVER, verdict=Outcome.PASS, message=f"{now.url} serves version {made.version}", stage="promote")]
 
 
 def _write(run: Run, report: RunReport, logs: Path) -> None:
@@ -165,9 +142,7 @@ def _write(run: Run, report: RunReport, logs: Path) -> None:
     run.text("verdict.json", report.model_dump_json(indent=1))
     for step, values in charts(report.metrics).items():
         run.metrics(values, step)
-    for log in sorted(logs.glob("*.log")):
-        if log.stat().st_size <= _LARGEST_LOG:
-            run.file(log, "servers")
+    keep_logs(run, logs)
     if report.exit_status:
         run.fail()
 

@@ -15,7 +15,10 @@ from tasks.verdict import Check, ProofFailed, Verdict
 
 if TYPE_CHECKING:
     from tasks.deploy.server import Server
+    from tasks.ledger import Run
     from tasks.stage import StageRun
+
+_LARGEST_LOG = 2_000_000  # bytes of a server's log that are worth an upload
 
 
 def keep_contract(checks: list[Check], found: list[Check], *, server: str) -> None:
@@ -76,3 +79,21 @@ def starter(
             yield server
 
     return start
+
+
+def keep_logs(run: Run, logs: Path) -> None:
+    """What servers wrote, as artifacts of the run."""
+    for log in sorted(logs.glob("*.log")):
+        if log.stat().st_size <= _LARGEST_LOG:
+            run.file(log, "servers")
+
+
+@contextmanager
+def logs_kept(run: Run, logs: Path) -> Iterator[None]:
+    """`keep_logs` when it ends, unless that is by a signal."""
+    try:
+        yield
+    except Exception:
+        keep_logs(run, logs)
+        raise
+    keep_logs(run, logs)

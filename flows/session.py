@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -34,9 +35,7 @@ class Session:
     @contextmanager
     def stage(self, name: str) -> Iterator[StageRun]:
         """Closed in the ledger and for the watcher by how the `with` statement is left."""
-        self.current = name
-        self.run.tag({"draftproof.stage": name})
-        self.watcher.begin(name)
+        self._enter(name)
         outcome, story = "stopped", StageStory(name)
         try:
             with self.run.child(name) as child, story.told_in(child):
@@ -49,6 +48,25 @@ class Session:
             raise
         finally:
             self.watcher.end(name, outcome)
+
+    @contextmanager
+    def away(self, name: str) -> Iterator[Callable[[str], None]]:
+        """A stage whose run in the ledger is opened where it runs, elsewhere; gives what tells the watcher."""
+        outcome = "stopped"
+        self._enter(name)
+        try:
+            yield partial(self.watcher.say, name)
+            outcome = "done"
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self.watcher.end(name, outcome)
+
+    def _enter(self, name: str) -> None:
+        self.current = name
+        self.run.tag({"draftproof.stage": name})
+        self.watcher.begin(name)
 
 
 class _Listener:

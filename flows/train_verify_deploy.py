@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flows.artifacts import show
 from flows.outcome import UNCHANGED, RunReport, StageName
-from flows.pipeline import TAKE_OVER, run_pipeline
+from flows.kept import TAKE_OVER
+from flows.pipeline import run_pipeline
 from flows.progress import PlainLines, last_report, watcher
 from tasks.config import Config, load
 from tasks.verdict import DraftproofError, Outcome

@@ -200,6 +200,30 @@ class PromoteConfig(_Section):
     )
 
 
+class ServingConfig(_Section):
+    """Where servers run, if not beside the training."""
+
+    pool: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefect work pool of the machine or environment that serves: the environment check of that side, deploy and "
+        "benchmark run there. null = they run in this process.",
+    )
+    target: str | None = Field(
+        default=None,
+        pattern=r"^(/|pypi:|hub:)",
+        description="`target.source` as that machine has it: an absolute path, `pypi:` or `hub:`. null = the same.",
+    )
+    other_versions: bool = Field(default=False, description="torch, transformers and their like may differ there: a WARN, no FAIL.")
+    patience_seconds: Positive = Field(default=180, description="A pool without a living worker for so long ends the run.")
+
+    @model_validator(mode="after")
+    def _of_a_pool(self) -> Self:
+        if self.pool is None and (self.target is not None or self.other_versions):
+            raise ValueError("without serving.pool the server runs here, and target and other_versions mean nothing: name the pool")
+        return self
+
+
 class Config(_Section):
     seed: int = 0
     target: TargetConfig
@@ -211,6 +235,12 @@ class Config(_Section):
     deploy: DeployConfig = DeployConfig()
     benchmark: BenchmarkConfig = BenchmarkConfig()
     promote: PromoteConfig = PromoteConfig()
+    serving: ServingConfig = ServingConfig()
+
+    @property
+    def served_target(self) -> TargetConfig:
+        """The target as the machine that serves finds it."""
+        return self.target.model_copy(update={"source": self.serving.target or self.target.source})
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Config:
@@ -279,8 +309,9 @@ def _interpreter(value: str | None, folder: Path) -> str | None:
 
 def _served(config: Config, folder: Path) -> dict[str, Any]:
     """What training was allowed to run of the target, serving is too: else the server refuses it hours later."""
+    python = config.deploy.python  # another machine's is none of our files
     return {
-        "python": _interpreter(config.deploy.python, folder),
+        "python": python if config.serving.pool else _interpreter(python, folder),
         "trust_remote_code": config.deploy.trust_remote_code or config.target.trust_remote_code,
     }
 

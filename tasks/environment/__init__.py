@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 from tasks.config import Config
-from tasks.environment.record import EnvironmentRecord
+from tasks.environment.record import EnvironmentRecord, Side
 from tasks.report import Report
 from tasks.verdict import Check
 
-__all__ = ["EnvironmentRecord", "check_environment", "doctor", "has_room_for_server"]
+__all__ = ["EnvironmentRecord", "check_environment", "compare_sides", "doctor", "has_room_for_server"]
 
 
-def check_environment(config: Config, *, report: Report) -> EnvironmentRecord:
+def check_environment(config: Config, *, report: Report, side: Side = "both") -> EnvironmentRecord:
     """Look at every interpreter and at the machine, cheaply: modules are found, not imported (under 5 s).
 
+    `side`: with `serving.pool` each of two machines looks at what it has to do.
     Returns what was found, with a `Check` of kind `environment` for each need; `record.checks` decides.
     Raises MachineTrouble, with the numbers, for too little disk or memory or a taken port.
     """
     from tasks.environment.run import look
 
-    record = look(config, imports=False)
+    record = look(config, imports=False, side=side)
     for check in record.checks:
         report.say(f"{check.verdict}: {check.message}")
     return record
+
+
+def compare_sides(config: Config, training: EnvironmentRecord, serving: EnvironmentRecord) -> list[Check]:
+    """What has to be the same where it is trained and where it is served: packages, and our own code."""
+    from tasks.environment.sides import compare
+
+    return compare(training, serving, other_versions=config.serving.other_versions)
 
 
 def doctor(config: Config) -> list[Check]:
     """Everything that can be checked without starting anything; really imports what each stage needs (a minute).
 
     Trouble with the machine is a FAIL among the checks here, so that one call shows everything that is wrong.
+    A serving side that is elsewhere (`serving.pool`) is not looked at.
     """
     from tasks.environment.run import look
 
-    return look(config, imports=True, trouble_raises=False).checks
+    return look(config, imports=True, trouble_raises=False, side="training" if config.serving.pool else "both").checks
 
 
 def has_room_for_server(config: Config) -> bool:

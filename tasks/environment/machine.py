@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks.config import Config
 from tasks.device import cores, place
-from tasks.environment.record import Machine
+from tasks.environment.record import Machine, Side
 from tasks.store import home
 from tasks.verdict import BadInput, MachineTrouble
 
@@ -25,6 +25,13 @@ _DISK_ALLOWANCE = 3 * 10**9
 # each, for three processes that share most of their libraries. Beside the two of a benchmark the pipeline itself.
 _SERVER_MEMORY = 3_000_000_000
 _PIPELINE_MEMORY = 1_000_000_000
+
+# Sections whose `device` is used on a side.
+_ON_DEVICES: dict[Side, tuple[str, ...]] = {
+    "both": ("capture", "train", "verify", "deploy"),
+    "training": ("capture", "train", "verify"),
+    "serving": ("verify", "deploy"),
+}
 
 _NO_PLACE = "Free some, or take a larger machine."
 
@@ -58,13 +65,15 @@ def hidden_size(source: str) -> int | None:
     return _hidden_size_of_package(name) if scheme == "pypi" else _hidden_size_of_folder(Path(source))
 
 
-def disk_needed(config: Config) -> int | None:
+def disk_needed(config: Config, side: Side = "both") -> int | None:
     """Bytes that a run writes, features first; None where the hidden size is not known yet (capture then checks).
 
     conversations × tokens × (boundaries + last state) × hidden size × 2 bytes (bfloat16), as if every conversation
     were as long as it may be. A run can find its features in the cache: at most one of the captures there, so that the
     largest is taken off.
     """
+    if side == "serving":
+        return _DISK_ALLOWANCE
     hidden = hidden_size(config.target.source)
     if hidden is None:
         return None
@@ -74,13 +83,13 @@ def disk_needed(config: Config) -> int | None:
     return max(0, features - cached) + _DISK_ALLOWANCE
 
 
-def memory_needed(config: Config) -> int:
-    """Bytes for the plain and the speculative server at the same time, with the target's weights in each, and the pipeline.
+def memory_needed(config: Config, side: Side = "both") -> int:
+    """Bytes for the servers of a benchmark, with the target's weights in each, and for the pipeline. One of two machines has no servers.
 
     Weights count in the dtype that is served, as if they were stored in two bytes each; those of a hub's target are not
     known beforehand. A GPU holds its own.
     """
-    return 2 * _server_memory(config) + _PIPELINE_MEMORY
+    return (0 if side == "training" else 2 * _server_memory(config)) + _PIPELINE_MEMORY
 
 
 def has_room_for_server(config: Config) -> bool:
@@ -106,7 +115,7 @@ def need_memory(found: Machine, needed: int) -> None:
     """Raises MachineTrouble, with the numbers, for too little free memory."""
     if found.memory_available < needed:
         raise MachineTrouble(
-            f"memory: {found.memory_available / 1e9:.1f} of {found.memory / 1e9:.1f} GB free; two servers and the pipeline "
+            f"memory: {found.memory_available / 1e9:.1f} of {found.memory / 1e9:.1f} GB free; the servers and the pipeline that run here "
             f"need about {needed / 1e9:.1f} GB. {_NO_PLACE}"
         )
 
@@ -126,9 +135,9 @@ def need_port(config: Config) -> None:
             ) from error
 
 
-def need_device(config: Config, found: Machine) -> None:
+def need_device(config: Config, found: Machine, side: Side = "both") -> None:
     """Raises BadInput for a stage that asks for a GPU where there is none: verification would tell hours later."""
-    asked = {f"{name}.device": getattr(config, name).device for name in ("capture", "train", "verify", "deploy")}
+    asked = {f"{name}.device": getattr(config, name).device for name in _ON_DEVICES[side]}
     for key, device in asked.items():
         if device == "cuda" and not found.gpus:
             raise BadInput(key, found="cuda, on a machine without an NVIDIA GPU", expected="cpu or auto", do=f"Set {key} to auto.")

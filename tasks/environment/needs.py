@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.config import Config
-from tasks.environment.record import ProcessName
+from tasks.environment.record import ProcessName, Side
 
 # Stage to (the process that it runs in, the modules that it imports).
 _STAGES: dict[str, tuple[ProcessName, tuple[str, ...]]] = {
@@ -17,6 +17,14 @@ _STAGES: dict[str, tuple[ProcessName, tuple[str, ...]]] = {
     "deploy": ("serving", ("torch", "sglang.srt.server_args", "draftproof_sglang")),
     "benchmark": ("pipeline", ("httpx", "psutil", "numpy", "scipy")),
 }
+
+PROCESSES: dict[Side, tuple[ProcessName, ...]] = {
+    "both": ("pipeline", "serving"),
+    "training": ("pipeline",),
+    "serving": ("worker", "serving"),
+}
+# What the worker of `serving.pool` imports: it measures in the pipeline's place, and proves what it serves against the target.
+_OF_THE_WORKER = ("flow", "target", "verify", "benchmark")
 
 # Which extra of this distribution brings what a stage needs, for the advice.
 _EXTRA = {"flow": "pipeline", "benchmark": "pipeline", "deploy": "serve", "verify": ""}
@@ -50,8 +58,12 @@ SAME_EVERYWHERE = ("torch", "transformers", "tokenizers", "safetensors")
 
 def stages_of(process: ProcessName, config: Config) -> dict[str, tuple[str, ...]]:
     """Stage to the modules that it imports in that kind of process, for this config."""
-    stages = {stage: modules for stage, (runs_in, modules) in _STAGES.items() if runs_in == process}
-    if process == "pipeline":
+    if process == "worker":
+        stages = {stage: _STAGES[stage][1] for stage in _OF_THE_WORKER}
+    else:
+        moved = ("benchmark",) if config.serving.pool else ()
+        stages = {stage: modules for stage, (runs_in, modules) in _STAGES.items() if runs_in == process and stage not in moved}
+    if process != "serving":
         stages["target"] += _source_needs(config)
     return stages
 

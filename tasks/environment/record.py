@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.verdict import Check
 
-ProcessName = Literal["pipeline", "serving"]
+ProcessName = Literal["pipeline", "serving", "worker"]
+"""`worker`: what runs the stages of a serving side that is elsewhere."""
+Side = Literal["both", "training", "serving"]
+"""What is looked at: one machine that does everything, or one of two."""
 
 
 class _Record(BaseModel):
@@ -45,6 +48,7 @@ class EnvironmentRecord(_Record):
 
     interpreters: list[Interpreter]
     machine: Machine
+    code: str = Field(description="SHA-256 over the source of this project that runs there.")
     disk_needed: int | None = Field(description="Estimated from the config, in bytes; null = the target's sizes are not known yet.")
     memory_needed: int = Field(description="Estimated from the config, in bytes.")
     checks: list[Check]

@@ -9,37 +9,41 @@ from pathlib import Path
 import tasks
 from tasks.config import Config
 from tasks.environment import machine as machines
-from tasks.environment.needs import SAME_EVERYWHERE, WRITTEN_FOR, advice, stages_of
+from tasks.environment.needs import PROCESSES, SAME_EVERYWHERE, WRITTEN_FOR, advice, stages_of
 from tasks.environment.probe import probe
-from tasks.environment.record import EnvironmentRecord, Interpreter, Machine, ProcessName
+from tasks.environment.record import EnvironmentRecord, Interpreter, Machine, Side
+from tasks.environment.sides import code_sha256
 from tasks.store import home, need_disk
 from tasks.verdict import Check, DraftproofError, Outcome
 from tasks.wiring.kinds import Kind
 
 
-def look(config: Config, *, imports: bool, trouble_raises: bool = True) -> EnvironmentRecord:
+def look(config: Config, *, imports: bool, trouble_raises: bool = True, side: Side = "both") -> EnvironmentRecord:
     """Everything there is to find out. Without `trouble_raises` the machine's trouble and bad input are FAIL checks too."""
-    processes: list[ProcessName] = ["pipeline", "serving"]
+    processes = PROCESSES[side]
     with ThreadPoolExecutor(len(processes)) as threads:
         looked = [threads.submit(probe, process, config, imports=imports) for process in processes]
     found = machines.machine()
-    disk, memory = machines.disk_needed(config), machines.memory_needed(config)
+    disk, memory = machines.disk_needed(config, side), machines.memory_needed(config, side)
     needs: list[tuple[str, str, Callable[[], object]]] = [
-        ("device", f"GPUs: {found.gpus or 'none'}", lambda: machines.need_device(config, found)),
+        ("device", f"GPUs: {found.gpus or 'none'}", lambda: machines.need_device(config, found, side)),
         ("disk", _disk_message(found, disk), lambda: need_disk(home(), disk or 0, "this run")),
         ("memory", f"{found.memory_available / 1e9:.1f} GB free, {memory / 1e9:.1f} needed", lambda: machines.need_memory(found, memory)),
-        ("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)),
         *((f"{process} interpreter", "it answers", result.result) for process, result in zip(processes, looked, strict=True)),
     ]
+    if side != "training":
+        needs.append(("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)))
     checks = [_held(name, message, need, trouble_raises=trouble_raises) for name, message, need in needs]
     interpreters = [result.result() for result in looked if result.exception() is None]
     for interpreter in interpreters:
         checks += [_stage_check(interpreter, stage, modules) for stage, modules in stages_of(interpreter.process, config).items()]
         checks.append(_versions_check(interpreter))
-    checks += [_tasks_check(interpreter) for interpreter in interpreters if interpreter.process == "pipeline"]
-    if len(interpreters) == len(processes):
+    checks += [_tasks_check(interpreter) for interpreter in interpreters if interpreter.process != "serving"]
+    if side == "both" and len(interpreters) == len(processes):
         checks.append(_same_versions_check(*interpreters))
-    return EnvironmentRecord(interpreters=interpreters, machine=found, disk_needed=disk, memory_needed=memory, checks=checks)
+    return EnvironmentRecord(
+        interpreters=interpreters, machine=found, code=code_sha256(), disk_needed=disk, memory_needed=memory, checks=checks
+    )
 
 
 def _held(name: str, well: str, need: Callable[[], object], *, trouble_raises: bool) -> Check:

@@ -16,6 +16,7 @@ Differences = dict[str, tuple[Any, Any]]
 # Section to the stage and the artifact that it is read from.
 _ARTIFACTS = {
     "environment": ("environment", "environment.json"),
+    "serving environment": ("environment", "environment-serving.json"),
     "wiring record": ("export", "wiring.json"),
     "plain launch": ("benchmark", "launch/plain.json"),
     "choice of the benchmark": ("benchmark", "benchmark.json"),

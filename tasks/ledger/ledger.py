@@ -10,7 +10,7 @@ from tasks.ledger import owner
 from tasks.ledger.runs import Run
 from tasks.ledger.store import artifact_root, connect, pages, tracking_uri, usable
 from tasks.store import home, locked
-from tasks.verdict import BadInput
+from tasks.verdict import BadInput, MachineTrouble
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,6 +45,19 @@ class Ledger:
         """The newest run that carries this tag, to be entered again by `with`; None without one."""
         found = self.client.search_runs([self.experiment], f"tags.`{tag}` = '{value}'", max_results=1)
         return Run(self.client, self.uri, self.experiment, found[0].info.run_id) if found else None
+
+    def opened(self, run_id: str) -> Run:
+        """A run that another process has open: it is written to, and not to be closed here. Raises MachineTrouble without one."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.get_run(run_id)
+        except MlflowException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise MachineTrouble(
+                f"MLflow store {self.uri} has no run {run_id} ({reason}): set MLFLOW_TRACKING_URI here to what it is where the run began."
+            ) from error
+        return Run(self.client, self.uri, self.experiment, run_id)
 
     def close_stale(self) -> list[str]:
         """Close as KILLED the runs that dead processes of this machine left RUNNING; their ids."""

@@ -104,6 +104,16 @@ class Run:
         with usable(self._uri):
             self._client.log_artifact(self.id, str(path), folder)
 
+    def fetch(self, name: str, into: Path) -> Path:
+        """The file or folder that lies in the artifacts under this name, copied to below `into`."""
+        with usable(self._uri):
+            return Path(self._client.download_artifacts(self.id, name, str(into)))
+
+    def tags(self) -> dict[str, str]:
+        """As they are now: another process may have written some."""
+        with usable(self._uri):
+            return dict(self._client.get_run(self.id).data.tags)
+
     def refer(self, files: Mapping[str, tuple[Path, str]]) -> None:
         """Large products by path and SHA-256, as `products.json`."""
         self.text("products.json", json.dumps({n: {"path": str(p), "sha256": sha} for n, (p, sha) in files.items()}, indent=1))

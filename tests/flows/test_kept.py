@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.kept import died, running
-from flows.pipeline import TAKE_OVER, take_over
+from flows.kept import TAKE_OVER, died, running, take_over
 from flows.serve import start_here, stop_here
 from tasks.config import DeployConfig, TargetConfig
 from tasks.deploy.kept import kept_servers, stop_kept

@@ -1,0 +1,139 @@
+"""The flow `serving-stage`: what a pipeline run on another machine asks of the one that serves, done by its worker here.
+
+Nothing that a serving environment may lack is imported before the job that looks for it has been done.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from prefect import flow
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.elsewhere import FLOW, holds_machine, result_tag
+from flows.handover import Fault, Job, Order, Result, receive, receive_drafter, send
+from flows.outcome import RunReport
+from flows.progress import PlainLines
+from flows.session import Session, Watched
+from tasks.environment import check_environment
+from tasks.ledger import open_ledger
+from tasks.report import Silent
+from tasks.store import Store, home, machine
+from tasks.verdict import BadInput, Check, DraftproofError, Outcome
+
+if TYPE_CHECKING:
+    from flows.serving import Subject
+    from tasks.ledger import Ledger, Run
+    from tasks.products import TargetProduct
+
+
+class Parameters(BaseModel):
+    """Filled in by the run that asks; there is nothing here to start by hand."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: Job
+    run_id: str = Field(pattern=r"^[0-9a-f]{32}$", description="The pipeline's run in MLflow, which holds the order and gets the result.")
+    target: str = Field(description="The target's name: its experiment in MLflow.")
+    order_sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the order: it is that one, or it is refused.")
+
+
+@flow(name=FLOW, persist_result=False)
+def serving_stage(parameters: Parameters) -> Any:
+    """Do one job for a pipeline run that trains elsewhere; the state says how it ended, the result goes to the run."""
+    try:
+        ledger = open_ledger(parameters.target)
+        run = ledger.opened(parameters.run_id)
+        order = receive(run, f"{parameters.job}-order", parameters.order_sha256, Order)
+        result = Worker(ledger, run, order).result()
+        run.tag({result_tag(order.job): send(run, f"{order.job}-result", result)})
+    except DraftproofError as error:
+        return RunReport.of_error(error, parameters.job).state()
+    if result.fault is not None:
+        return RunReport.of_error(result.fault.error("here"), parameters.job).state()
+    return RunReport(verdict="PASS", kind=None, stage=parameters.job, message="done", exit_status=0).state()
+
+
+class Worker:
+    """One job. What it came to before it was stopped stays in `_made`, by the names of `Result`."""
+
+    def __init__(self, ledger: Ledger, run: Run, order: Order) -> None:
+        self._ledger, self._run, self._order = ledger, run, order
+        self._watcher = PlainLines([order.job])
+        self._session = Session(run, self._watcher, Store(refresh=frozenset(order.refresh)))
+        self._logs = home() / "runs" / run.id
+        self._contract: list[Check] = []
+        self._made: dict[str, Any] = {}
+
+    def result(self) -> Result:
+        """Whatever it is that ends the job, short of a fault of ours, is in the result."""
+        jobs = {"environment": self._environment, "deploy": self._deploy, "benchmark": self._benchmark, "take-over": self._take_over}
+        fault = None
+        try:
+            with self._machine():
+                jobs[self._order.job]()
+        except DraftproofError as error:
+            fault = Fault.of(error)
+        return Result(**self._made, contract=self._contract, headlines=self._session.headlines, fault=fault)
+
+    def _machine(self) -> Any:
+        """Whoever asks has it already where both sides are one machine with one home."""
+        if self._order.holds_machine == holds_machine():
+            return nullcontext()
+        return machine(Watched(self._order.job, self._watcher).say)
+
+    def _environment(self) -> None:
+        """The look; then, if nothing is missing, the target and the launches as far as there are any without a drafter."""
+        record = self._made["record"] = check_environment(self._order.config, report=Silent(), side="serving")
+        if any(check.verdict is Outcome.FAIL for check in record.checks):
+            return
+        from flows.early import check_launches
+
+        target = self._target()
+        self._made["target_sha256"] = target.sha256
+        check_launches(self._order.config, target)
+
+    def _deploy(self) -> None:
+        from flows.serving import probe
+
+        with self._logs_kept():
+            self._made["found"] = probe(self._session, self._subject(), self._logs)
+
+    def _benchmark(self) -> None:
+        from flows.serving import measure
+        from flows.workload import Workload
+
+        workload = Workload(self._order.prompts, self._order.categories)
+        with self._logs_kept():
+            self._made["benchmark"] = measure(
+                self._session, self._subject(), workload, dict(self._order.predicted), self._contract, self._logs
+            )
+
+    def _take_over(self) -> None:
+        from flows.kept import take_over
+
+        assert self._order.model is not None, "an order of this kind names a model"
+        self._made["found"] = take_over(self._ledger, self._order.model, Watched("promote", self._watcher))
+
+    def _target(self) -> TargetProduct:
+        from tasks.target import prepare_target
+
+        return prepare_target(self._order.config.target, store=self._session.store, report=Watched(self._order.job, self._watcher))
+
+    def _subject(self) -> Subject:
+        """Raises BadInput for a target that is another one by now, MachineTrouble for a drafter that did not arrive as it was sent."""
+        from flows.serving import Subject
+        from tasks.products import DrafterProduct
+
+        target = self._target()
+        if target.sha256 != self._order.target_sha256:
+            expected = f"fingerprint {self._order.target_sha256}"
+            raise BadInput("target.source", found=f"{target.folder} with {target.sha256}", expected=expected, do="Restore the target.")
+        folder = receive_drafter(self._run, self._order.drafter, self._session.store)
+        return Subject(self._order.config, target, DrafterProduct(folder=folder, sha256=str(self._order.drafter_sha256)))
+
+    def _logs_kept(self) -> Any:
+        from flows.servers import logs_kept
+
+        return logs_kept(self._run, self._logs)

@@ -1,0 +1,57 @@
+"""Two machines or environments that share one run: what has to be the same on both, and who has what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tasks
+from tasks.environment.needs import SAME_EVERYWHERE
+from tasks.environment.record import EnvironmentRecord
+from tasks.store import sha256_file, sha256_json
+from tasks.verdict import Check, Outcome
+from tasks.wiring.kinds import Kind
+
+_PROTOCOL = ("pydantic", "prefect", "mlflow")
+"""What is handed over is written by one side's and read by the other's: of another version it may fail, and says so."""
+_WHO = {"pipeline": "where it is trained", "worker": "in the worker that serves", "serving": "in the server's interpreter"}
+
+
+def code_sha256() -> str:
+    """Digest of the source that this process runs: the packages `tasks` and `flows`, which lie side by side."""
+    root = Path(tasks.__file__).resolve().parent.parent
+    files = sorted(path for package in ("tasks", "flows") for path in (root / package).rglob("*.py"))
+    return sha256_json([[str(path.relative_to(root)), sha256_file(path)] for path in files])
+
+
+def compare(training: EnvironmentRecord, serving: EnvironmentRecord, *, other_versions: bool) -> list[Check]:
+    """A check per package that both sides use, and one of our own code, each named with what stands where.
+
+    With `other_versions` another version is a WARN; other code of ours never is: the two would not speak of the same thing.
+    """
+    interpreters = [*training.interpreters, *serving.interpreters]
+    found: dict[str, dict[str, str | None]] = {
+        name: {_WHO[each.process]: each.versions.get(name) for each in interpreters} for name in (*SAME_EVERYWHERE, *_PROTOCOL)
+    }
+    code = {_WHO["pipeline"]: training.code, _WHO["worker"]: serving.code}
+    apart = Outcome.WARN if other_versions else Outcome.FAIL
+    return [
+        *(_same(name, versions, Outcome.WARN if name in _PROTOCOL else apart) for name, versions in found.items()),
+        _same("draftproof's own code", {who: digest[:16] for who, digest in code.items()}, Outcome.FAIL),
+    ]
+
+
+def _same(name: str, versions: Mapping[str, str | None], otherwise: Outcome) -> Check:
+    """Whoever does not have it at all is another check's: that of the stage which needs it."""
+    had = {who: version for who, version in versions.items() if version is not None}
+    if len(set(had.values())) <= 1:
+        return Check(name=f"{name} on both sides", verdict=Outcome.PASS, message=f"{name} {next(iter(had.values()), 'nowhere')}")
+    told = ", ".join(f"{version} {who}" for who, version in had.items())
+    return Check(
+        name=f"{name} on both sides",
+        verdict=otherwise,
+        kind=Kind.ENVIRONMENT,
+        message=f"{name}: {told}. Install both sides from the same commit's requirements.lock"
+        + ("" if name.startswith("draftproof") else ", or allow it with serving.other_versions: true"),
+        numbers={"found": dict(versions)},
+    )
