@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo up down test test-servers bench lint lock licences
+.PHONY: setup demo up down serve test test-servers bench lint lock licences
 
 setup: $(STAMP)
 
@@ -27,6 +27,11 @@ up: setup
 
 down:
 	$(BIN)/python infra/services.py down
+
+# The worker of a machine or environment that serves for runs that train elsewhere (`serving.pool`). PREFECT_API_URL and
+# MLFLOW_TRACKING_URI name the servers of the side that trains.
+serve: setup
+	$(BIN)/python infra/services.py serve
 
 test: setup
 	$(BIN)/python -m pytest tests --ignore=tests/servers

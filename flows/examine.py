@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.early import check_against_target
+from flows.early import check_against_target, check_launches
 from tasks.config import SCHEMES, Config, load
 from tasks.deploy import check_launch
 from tasks.environment import doctor
@@ -35,19 +35,27 @@ def examine_here(config: Path, overrides: Sequence[str]) -> int:
 
 def examine(config: Config) -> list[Check]:
     """The environment; then, for a target in a local folder, what a run would find of it before it spends any work."""
-    checks = doctor(config)
+    checks = [*doctor(config), *_serving_side(config)]
     if config.target.source.startswith(SCHEMES):
         message = f"{config.target.source} was not looked at: name a local folder to have it, the boundaries and the launch checked"
         return [*checks, Check(name="target", verdict=Outcome.WARN, message=message)]
     try:
         target = prepare_target(config.target, store=Store(), report=Silent())
         check_against_target(config, target)
+        if not config.serving.pool:
+            check_launches(config, target)
         checks.append(
             Check(name="target", verdict=Outcome.PASS, message=f"{target.folder}: a {target.print.family}, and the config fits it")
         )
-        return [*checks, *_launch(config, target)]
+        return [*checks, *([] if config.serving.pool else _launch(config, target))]
     except DraftproofError as error:
         return [*checks, _wrong(error)]
+
+
+def _serving_side(config: Config) -> list[Check]:
+    pool = config.serving.pool
+    message = f"work pool {pool!r} serves: each run looks at that side before it trains; nothing of it was looked at here"
+    return [Check(name="serving side", verdict=Outcome.WARN, message=message)] if pool else []
 
 
 def _launch(config: Config, target: TargetProduct) -> list[Check]:

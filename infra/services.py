@@ -1,4 +1,5 @@
 """`make up` and `make down`: Prefect server, MLflow server and a worker on this machine, with our deployments.
+`make serve`: the worker of a machine or environment that serves for runs that train elsewhere.
 
 Everything listens on 127.0.0.1. What was started is on record in `DRAFTPROOF_HOME/services/`, by process id and start
 time, so that `down` ends those processes and no others, and `up` twice starts nothing twice.
@@ -7,11 +8,12 @@ time, so that `down` ends those processes and no others, and `up` twice starts n
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import httpx
 import typer
@@ -20,12 +22,12 @@ from pydantic import BaseModel, ConfigDict
 from tasks.ledger.store import artifact_root, connect, tracking_uri
 from tasks.processes import Process, end_processes
 from tasks.store import home, locked, write_atomic
-from tasks.verdict import DraftproofError, MachineTrouble
+from tasks.verdict import BadInput, DraftproofError, MachineTrouble
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
-_DEPLOYMENTS = Path("infra/prefect.yaml")
-_POOL = "draftproof"
+_DEPLOYMENTS, _SERVING_DEPLOYMENT = Path("infra/prefect.yaml"), Path("infra/serving.yaml")
+_POOL, _SERVING_POOL = "draftproof", "draftproof-serving"
 _PROFILE = "draftproof"
 _START_SECONDS = 180
 
@@ -116,6 +118,12 @@ def _prefect(arguments: list[str], environment: dict[str, str], *, unless: str |
         raise MachineTrouble(f"prefect {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
 
 
+def _make_pool(pool: str, environment: dict[str, str]) -> None:
+    """One run at a time has a machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them."""
+    _prefect(["work-pool", "create", pool, "--type", "process"], environment, unless="already exists")
+    _prefect(["work-queue", "create", "machine", "--pool", pool, "--limit", "1"], environment, unless="already exists")
+
+
 @app.command()
 def up(
     prefect_port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
@@ -143,9 +151,7 @@ def up(
         url=mlflow_url,
         health=f"{mlflow_url}/health",
     )
-    _prefect(["work-pool", "create", _POOL, "--type", "process", "--overwrite"], environment)
-    # One run at a time has the machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them.
-    _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment, unless="already exists")
+    _make_pool(_POOL, environment)
     _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:
@@ -163,6 +169,32 @@ def down() -> None:
     for path in _folder().glob("*.json"):
         path.unlink()
     _leave_profile()
+
+
+@app.command()
+def worker() -> None:
+    """Be the worker that trains, for servers that were started elsewhere (infra/compose.yaml), until Ctrl-C."""
+    _be_worker(_POOL, _DEPLOYMENTS)
+
+
+@app.command()
+def serve(pool: Annotated[str, typer.Option(help="Its work pool: `serving.pool` of the configurations.")] = _SERVING_POOL) -> None:
+    """Be the worker of a machine or environment that serves for runs that train elsewhere, until Ctrl-C."""
+    _be_worker(pool, _SERVING_DEPLOYMENT)
+
+
+def _be_worker(pool: str, deployments: Path) -> NoReturn:
+    """Raises BadInput without the addresses of the servers, MachineTrouble where Prefect's does not answer."""
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        if not os.environ.get(name):
+            do = "`make up` there has http://127.0.0.1:4200/api and http://127.0.0.1:5000; another machine needs a tunnel to them."
+            raise BadInput(name, found="nothing", expected="the address that the side which trains uses", do=do)
+    environment = _environment(os.environ["PREFECT_API_URL"].removesuffix("/api"), os.environ["MLFLOW_TRACKING_URI"])
+    _make_pool(pool, environment)
+    _prefect(["deploy", "--all", "--prefect-file", str(deployments), *(["--pool", pool] if pool != _POOL else [])], environment)
+    command = [str(_BIN / "prefect"), "worker", "start", "--pool", pool, "--type", "process", "--name", socket.gethostname()]
+    os.chdir(_PROJECT)
+    os.execve(command[0], command, environment)
 
 
 def _use_profile(api: str) -> None:

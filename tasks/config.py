@@ -307,11 +307,18 @@ def _interpreter(value: str | None, folder: Path) -> str | None:
     return str((folder / Path(value).expanduser()).absolute()) if "/" in value else shutil.which(value) or value
 
 
+def _there(python: str | None) -> str | None:
+    """Another machine's interpreter is none of our files. Raises BadInput for a path that depends on a folder of ours."""
+    if python is not None and "/" in python and not python.startswith("/"):
+        raise BadInput("deploy.python", found=python, expected="an absolute path, in serving.pool", do="Write the whole path.")
+    return python
+
+
 def _served(config: Config, folder: Path) -> dict[str, Any]:
     """What training was allowed to run of the target, serving is too: else the server refuses it hours later."""
-    python = config.deploy.python  # another machine's is none of our files
+    python = config.deploy.python
     return {
-        "python": python if config.serving.pool else _interpreter(python, folder),
+        "python": _there(python) if config.serving.pool else _interpreter(python, folder),
         "trust_remote_code": config.deploy.trust_remote_code or config.target.trust_remote_code,
     }
 

@@ -77,3 +77,28 @@ def test_a_target_whose_python_may_run_is_served_so(tmp_path: Path, overrides: l
     path = tmp_path / "c.yaml"
     path.write_text("target: {source: x, name: x}\n")
     assert config.load(path, overrides).deploy.trust_remote_code is served
+
+
+def test_what_lies_on_another_machine_stays_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("target: {source: models/x, name: x}\nserving: {pool: there, target: /data/x}\n")
+    loaded = config.load(path, ["deploy.python=/opt/sglang/bin/python"])
+    assert loaded.served_target.source == "/data/x" and loaded.target.source == str(tmp_path / "models/x")
+    assert loaded.deploy.python == "/opt/sglang/bin/python"
+    assert config.load(path, ["serving.target=null"]).served_target == loaded.target
+    assert config.load(path, ["deploy.python=sh"]).deploy.python == "sh"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["serving.target=models/x"], "serving.target"),
+        (["serving.pool=null"], "without serving.pool the server runs here"),
+        (["deploy.python=venv/bin/python"], "deploy.python: found venv/bin/python; expected an absolute path"),
+    ],
+)
+def test_settings_of_another_machine_that_mean_nothing_are_refused(tmp_path: Path, overrides: list[str], complaint: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("target: {source: x, name: x}\nserving: {pool: there, target: /data/x}\n")
+    with pytest.raises(BadInput, match=complaint):
+        config.load(path, overrides)

@@ -78,8 +78,13 @@ def connect() -> MlflowClient:
     with locked(home() / "mlflow.lock"), usable(uri):
         if uri.startswith(_SQLITE):
             Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
+        try:
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            client.search_experiments(max_results=1)
+        except ModuleNotFoundError as error:
+            raise BadInput(
+                "MLFLOW_TRACKING_URI", found=f"{uri}, and no module {error.name}", expected="its driver", do="Install draftproof[postgres]."
+            ) from error
     return client
 
 
