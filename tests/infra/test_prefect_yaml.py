@@ -1,4 +1,4 @@
-"""infra/prefect.yaml holds what Prefect reads, and names what exists: Prefect ignores unknown keys in silence."""
+"""infra/prefect.yaml and infra/serving.yaml hold what Prefect reads, and name what exists: Prefect ignores unknown keys in silence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from flows.watch_acceptance import EVENT
 from tasks.config import load
 
 PROJECT = Path(__file__).resolve().parents[2]
-FILE: dict[str, Any] = yaml.safe_load((PROJECT / "infra" / "prefect.yaml").read_text())
-DEPLOYMENTS = {f"{entry['entrypoint'].rpartition(':')[2].replace('_', '-')}/{entry['name']}": entry for entry in FILE["deployments"]}
+FILES: list[dict[str, Any]] = [yaml.safe_load((PROJECT / "infra" / name).read_text()) for name in ("prefect.yaml", "serving.yaml")]
+DEPLOYMENTS = {
+    f"{entry['entrypoint'].rpartition(':')[2].replace('_', '-')}/{entry['name']}": entry for file in FILES for entry in file["deployments"]
+}
 
 
 def unknown(model: type[BaseModel], given: dict[str, Any]) -> set[str]:
@@ -25,7 +27,7 @@ def unknown(model: type[BaseModel], given: dict[str, Any]) -> set[str]:
 
 
 def test_every_key_is_one_that_prefect_reads() -> None:
-    assert unknown(PrefectYamlModel, FILE) == set()
+    assert [unknown(PrefectYamlModel, file) for file in FILES] == [set(), set()]
     for name, entry in DEPLOYMENTS.items():
         assert (name, unknown(DeploymentConfig, entry)) == (name, set())
         assert (name, unknown(WorkPoolConfig, entry["work_pool"])) == (name, set())
@@ -44,6 +46,7 @@ def test_the_promised_deployments_are_there() -> None:
         "verify-drafter/default",
         "benchmark-drafter/default",
         "watch-acceptance/default",
+        "serving-stage/default",
     }
 
 
