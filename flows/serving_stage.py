@@ -5,7 +5,7 @@ Nothing that a serving environment may lack is imported before the job that look
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from prefect import flow
@@ -60,8 +60,10 @@ class Worker:
 
     def __init__(self, ledger: Ledger, run: Run, order: Order) -> None:
         self._ledger, self._run, self._order = ledger, run, order
-        self._watcher = PlainLines([order.job])
-        self._session = Session(run, self._watcher, Store(refresh=frozenset(order.refresh)))
+        stage = "promote" if order.job == "take-over" else order.job
+        watcher = PlainLines([stage])
+        self._report = Watched(stage, watcher)
+        self._session = Session(run, watcher, Store(refresh=frozenset(order.refresh)))
         self._logs = home() / "runs" / run.id
         self._contract: list[Check] = []
         self._made: dict[str, Any] = {}
@@ -77,11 +79,11 @@ class Worker:
             fault = Fault.of(error)
         return Result(**self._made, contract=self._contract, headlines=self._session.headlines, fault=fault)
 
-    def _machine(self) -> Any:
+    def _machine(self) -> AbstractContextManager[None]:
         """Whoever asks has it already where both sides are one machine with one home."""
         if self._order.holds_machine == holds_machine():
             return nullcontext()
-        return machine(Watched(self._order.job, self._watcher).say)
+        return machine(self._report.say)
 
     def _environment(self) -> None:
         """The look; then, if nothing is missing, the target and the launches as far as there are any without a drafter."""
@@ -114,12 +116,12 @@ class Worker:
         from flows.kept import take_over
 
         assert self._order.model is not None, "an order of this kind names a model"
-        self._made["found"] = take_over(self._ledger, self._order.model, Watched("promote", self._watcher))
+        self._made["found"] = take_over(self._ledger, self._order.model, self._report)
 
     def _target(self) -> TargetProduct:
         from tasks.target import prepare_target
 
-        return prepare_target(self._order.config.target, store=self._session.store, report=Watched(self._order.job, self._watcher))
+        return prepare_target(self._order.config.target, store=self._session.store, report=self._report)
 
     def _subject(self) -> Subject:
         """Raises BadInput for a target that is another one by now, MachineTrouble for a drafter that did not arrive as it was sent."""
@@ -133,7 +135,7 @@ class Worker:
         folder = receive_drafter(self._run, self._order.drafter, self._session.store)
         return Subject(self._order.config, target, DrafterProduct(folder=folder, sha256=str(self._order.drafter_sha256)))
 
-    def _logs_kept(self) -> Any:
+    def _logs_kept(self) -> AbstractContextManager[None]:
         from flows.servers import logs_kept
 
         return logs_kept(self._run, self._logs)
