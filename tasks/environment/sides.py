@@ -33,25 +33,24 @@ def compare(training: EnvironmentRecord, serving: EnvironmentRecord, *, other_ve
     found: dict[str, dict[str, str | None]] = {
         name: {_WHO[each.process]: each.versions.get(name) for each in interpreters} for name in (*SAME_EVERYWHERE, *_PROTOCOL)
     }
-    code = {_WHO["pipeline"]: training.code, _WHO["worker"]: serving.code}
+    code = {_WHO["pipeline"]: training.code[:16], _WHO["worker"]: serving.code[:16]}
+    versions = "Install both sides from one requirements.lock, or allow it with serving.other_versions: true"
     apart = Outcome.WARN if other_versions else Outcome.FAIL
     return [
-        *(_same(name, versions, Outcome.WARN if name in _PROTOCOL else apart) for name, versions in found.items()),
-        _same("draftproof's own code", {who: digest[:16] for who, digest in code.items()}, Outcome.FAIL),
+        *(_same(name, by_who, Outcome.WARN if name in _PROTOCOL else apart, versions) for name, by_who in found.items()),
+        _same("draftproof's own code", code, Outcome.FAIL, "Check out the same commit on both sides"),
     ]
 
 
-def _same(name: str, versions: Mapping[str, str | None], otherwise: Outcome) -> Check:
+def _same(name: str, found: Mapping[str, str | None], otherwise: Outcome, do: str) -> Check:
     """Whoever does not have it at all is another check's: that of the stage which needs it."""
-    had = {who: version for who, version in versions.items() if version is not None}
+    had = {who: version for who, version in found.items() if version is not None}
     if len(set(had.values())) <= 1:
         return Check(name=f"{name} on both sides", verdict=Outcome.PASS, message=f"{name} {next(iter(had.values()), 'nowhere')}")
-    told = ", ".join(f"{version} {who}" for who, version in had.items())
     return Check(
         name=f"{name} on both sides",
         verdict=otherwise,
         kind=Kind.ENVIRONMENT,
-        message=f"{name}: {told}. Install both sides from the same commit's requirements.lock"
-        + ("" if name.startswith("draftproof") else ", or allow it with serving.other_versions: true"),
-        numbers={"found": dict(versions)},
+        message=f"{name}: {', '.join(f'{version} {who}' for who, version in had.items())}. {do}",
+        numbers={"found": dict(found)},
     )
