@@ -76,9 +76,9 @@ def test_a_drafter_that_is_served_as_it_was_trained_passes(fitted_draft: Path, p
         (BOUNDARIES, lambda drafter: drafter.changed(rope=Rope(theta=1e6, head_dim=16)), "rope", "RoPE theta 1e+06"),
         (
             BOUNDARIES,
-            lambda drafter: drafter.changed(norm_output=not drafter.architecture.norm_output),
+            lambda drafter: drafter.changed(norm_before_residual=True),
             "architecture-flags",
-            "norm_output",
+            "norm_before_residual",
         ),
     ],
     ids=["the next layers", "another theta", "another flag"],
