@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -54,11 +56,12 @@ def test_a_healthy_drafter_is_measured_as_it_is() -> None:
 def test_every_request_is_kept_and_pairs_are_balanced() -> None:
     result = measure(Machine())
     final = [row for row in result.rows if row.phase == "final"]
-    assert len(final) == 2 * 3 * 10
-    firsts = [final[index].server for index in range(0, len(final), 2)]
-    assert all({final[i].server, final[i + 1].server} == {"plain", "speculative"} for i in range(0, len(final), 2))
-    assert all(final[i].prompt == final[i + 1].prompt for i in range(0, len(final), 2))
-    assert firsts.count("plain") == 15
+    assert len(final) == 3 * 3 * 10
+    rounds = [final[i : i + 3] for i in range(0, len(final), 3)]
+    assert all(len({row.prompt for row in round_}) == 1 for round_ in rounds)
+    orders = Counter(tuple((row.server, row.again) for row in round_) for round_ in rounds)
+    assert set(orders) == set(permutations([("plain", False), ("plain", True), ("speculative", False)]))
+    assert set(orders.values()) == {5}
     assert [row.prompt for row in final if row.repeat == 0] != [row.prompt for row in final if row.repeat == 1]
 
 

@@ -62,13 +62,13 @@ def test_equal_drafters_are_told_apart_by_nothing() -> None:
     assert max(each.over.high - each.over.low for each in found) < 0.1
 
 
-def test_triples_in_every_order_by_the_seed() -> None:
+def test_rounds_in_every_order_by_the_seed() -> None:
     found = beside(Machine(), Machine(skill=0.8))
     final = [row for row in found.rows if row.phase == "final"]
-    triples = [final[i : i + 3] for i in range(0, len(final), 3)]
-    assert len(final) == 3 * 3 * 10 and all(len({row.prompt for row in triple}) == 1 for triple in triples)
-    orders = Counter(tuple(row.server for row in triple) for triple in triples)
-    assert len(orders) == 6 and set(orders.values()) <= {4, 5, 6}
+    rounds = [final[i : i + 4] for i in range(0, len(final), 4)]
+    assert len(final) == 4 * 3 * 10 and all(len({row.prompt for row in round_}) == 1 for round_ in rounds)
+    orders = Counter(tuple((row.server, row.again) for row in round_) for round_ in rounds)
+    assert len(orders) == 24 and set(orders.values()) <= {1, 2}
     again, other = (beside(Machine(seed=5), Machine(skill=0.8), seed=seed) for seed in (1, 2))
     assert [(row.server, row.prompt) for row in again.rows] == [(row.server, row.prompt) for row in found.rows]
     assert [(row.server, row.prompt) for row in other.rows] != [(row.server, row.prompt) for row in found.rows]
