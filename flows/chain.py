@@ -101,7 +101,7 @@ class Chain:
 
     def _opened(self, prepared: TargetProduct) -> Target:
         """The target as the proof computes it."""
-        return open_target(prepared, device=self._device, dtype="float32", trust_remote_code=self.config.target.trust_remote_code)
+        return open_target(prepared, device=self._device, dtype="float32")
 
     def release(self) -> Release | None:
         """What can be registered; None before a drafter was exported."""
@@ -124,14 +124,13 @@ class Chain:
         """Answers and their features in one pass of the target: capture's tap listens while data is being answered."""
         settings = self.config.capture
         placement = place(settings.device, settings.dtype)
-        trust = self.config.target.trust_remote_code
 
         @cache
         def opened() -> Target:
-            return open_target(prepared, device=placement.device, dtype=placement.dtype, trust_remote_code=trust)
+            return open_target(prepared, device=placement.device, dtype=placement.dtype)
 
         def reference() -> Reference:
-            return open_reference(prepared, device=placement.device, trust_remote_code=trust)
+            return open_reference(prepared, device=placement.device)
 
         answered = data(
             self._session,

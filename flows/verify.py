@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.outcome import RunReport, write_json
+from flows.outcome import RunReport
 from flows.progress import watch
+from flows.run import reported
 from flows.session import Watched
 from flows.verification import Asked, Verified, keep, verify_checkpoint
 from tasks.verdict import Check, DraftproofError, Outcome
@@ -25,24 +27,29 @@ _HYPOTHESES = 5
 
 def verify_here(checkpoint: Path, target: str, prompts: Path | None, json: Path | None) -> int:
     """The exit status. Whatever happens, short of a signal, `json` is written."""
-    try:
+    found: Verification | None = None
+
+    def made() -> RunReport:
+        nonlocal found
         with watch(["verify"]) as display, Watched("verify", display) as listener:
             verified = verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
-        report = verified.report(_kept(verified))
-    except DraftproofError as error:
-        write_json(json, RunReport.of_error(error, "verify", drafter=checkpoint))
-        raise
-    except Exception as error:
-        write_json(json, RunReport.of_fault(error))
-        raise
-    write_json(json, report)
-    _tell(verified.found, report.mlflow_run_id)
-    return report.exit_status
+        found = verified.found
+        return verified.report(_kept(verified))
+
+    def tell(report: RunReport) -> None:
+        assert found is not None, "it was reported"
+        _tell(found, report.mlflow_run_id)
+
+    return reported(made, json, stage="verify", drafter=checkpoint, tell=tell)
 
 
 def _kept(verified: Verified) -> str | None:
-    """Verification needs no MLflow: where there is none, nothing is kept there."""
-    return keep(verified) if find_spec("mlflow") else None
+    """Verification needs no MLflow: where there is none, or none that answers, nothing is kept there."""
+    try:
+        return keep(verified) if find_spec("mlflow") else None
+    except DraftproofError as error:
+        print(f"draftproof: the verification is not in MLflow: {error}", file=sys.stderr)
+        return None
 
 
 def _tell(found: Verification, run_id: str | None) -> None:

@@ -181,10 +181,6 @@ class Benchmark(_Record):
         return self.point.setting
 
     @property
-    def steps(self) -> int:
-        return self.setting.steps
-
-    @property
     def speedup(self) -> Interval:
         return self.point.speedup
 

@@ -14,7 +14,7 @@ def check_environment(config: Config, *, report: Report) -> EnvironmentRecord:
     """Look at every interpreter and at the machine, cheaply: modules are found, not imported (under 5 s).
 
     Returns what was found, with a `Check` of kind `environment` for each need; `record.checks` decides.
-    Raises MachineTrouble, with the numbers, for too little disk or memory or a taken port.
+    Raises MachineTrouble, with the numbers, for too little disk or memory.
     """
     from tasks.environment.run import look
 

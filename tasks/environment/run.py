@@ -28,9 +28,10 @@ def look(config: Config, *, imports: bool, trouble_raises: bool = True) -> Envir
         ("device", f"GPUs: {found.gpus or 'none'}", lambda: machines.need_device(config, found)),
         ("disk", _disk_message(found, disk), lambda: need_disk(home(), disk or 0, "this run")),
         ("memory", f"{found.memory_available / 1e9:.1f} GB free, {memory / 1e9:.1f} needed", lambda: machines.need_memory(found, memory)),
-        ("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)),
         *((f"{process} interpreter", "it answers", result.result) for process, result in zip(processes, looked, strict=True)),
     ]
+    if not trouble_raises:  # a run takes free ports: the one that is named is for `draftproof deploy`, and may be held by a kept server
+        needs.append(("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)))
     checks = [_held(name, message, need, trouble_raises=trouble_raises) for name, message, need in needs]
     interpreters = [result.result() for result in looked if result.exception() is None]
     for interpreter in interpreters:

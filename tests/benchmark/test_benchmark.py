@@ -31,8 +31,8 @@ def test_a_healthy_drafter_is_measured_as_it_is() -> None:
     machine = Machine()
     result = measure(machine)
     assert bad(result) == {}
-    rounds = sum(len(decode(p, LENGTH, result.steps, machine.skill)[1]) for p in make_prompts(10, 1))
-    cost = 1 + machine.overhead + machine.slope * result.steps
+    rounds = sum(len(decode(p, LENGTH, result.setting.steps, machine.skill)[1]) for p in make_prompts(10, 1))
+    cost = 1 + machine.overhead + machine.slope * result.setting.steps
     true = sum(0.001 * len(p) + 0.05 * (LENGTH - 1) for p in make_prompts(10, 1)) / (
         sum(0.001 * len(p) for p in make_prompts(10, 1)) + 0.05 * cost * rounds
     )
@@ -83,7 +83,7 @@ def test_a_best_one_that_was_stopped_is_started_and_warmed_up_again(monkeypatch:
     monkeypatch.setattr("tasks.benchmark.explore.worth_a_start", lambda predicted, best: True)
     machine = Machine()
     result = measure(machine)
-    assert sorted(k for k in machine.started if k) == sorted([1, 2, 3, 4, result.steps])
+    assert sorted(k for k in machine.started if k) == sorted([1, 2, 3, 4, result.setting.steps])
     assert not any(candidate.ruled_out for candidate in result.candidates)
     warm_up = [row for row in result.rows if row.phase == "warm-up" and row.setting == result.setting and row.server == "speculative"]
     assert len(warm_up) == 2 * BenchmarkConfig().warmup_prompts

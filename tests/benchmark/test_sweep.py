@@ -23,7 +23,7 @@ from tests.benchmark.measuring import bad, check_of, chosen, measure
 def test_the_best_draft_length_is_found_and_the_hopeless_are_not_started(skill: float, slope: float, best: int) -> None:
     machine = Machine(skill=skill, slope=slope)
     result = measure(machine)
-    assert result.steps == best
+    assert result.setting.steps == best
     ruled_out = [candidate.setting.steps for candidate in result.candidates if candidate.ruled_out]
     assert ruled_out
     assert not set(ruled_out) & set(machine.started)
