@@ -46,7 +46,7 @@ def check_against_target(config: Config, target: TargetProduct) -> None:
             expected=f"less than deploy.context_length, {config.deploy.context_length}",
             do="Lower it, or raise deploy.context_length.",
         )
-    most = max(config.benchmark.concurrency, *config.benchmark.concurrencies)
+    most = max([config.benchmark.concurrency, *config.benchmark.concurrencies])
     limits = {"benchmark.prompts": config.benchmark.prompts, "deploy.max_running_requests": config.deploy.max_running_requests}
     for key, limit in limits.items():
         if most > limit:

@@ -181,6 +181,10 @@ class Benchmark(_Record):
         return self.point.setting
 
     @property
+    def steps(self) -> int:
+        return self.setting.steps
+
+    @property
     def speedup(self) -> Interval:
         return self.point.speedup
 
