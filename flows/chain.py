@@ -19,6 +19,7 @@ from tasks.capture import open_tap
 from tasks.capture.task import capture
 from tasks.config import Config
 from tasks.data.task import data
+from tasks.deploy.kept import kept_servers
 from tasks.deploy.task import deploy
 from tasks.device import place
 from tasks.environment.task import environment
@@ -59,7 +60,7 @@ class Chain:
 
     def prove(self) -> Verdict:
         """Every stage up to the decision. Raises ProofFailed at the first broken link, BadInput, MachineTrouble."""
-        record = environment(self._session, config=self.config)
+        record = environment(self._session, config=self.config, kept_ports=[server.port for server in kept_servers()])
         self._made("environment", record.checks)
         prepared = self.target = target(self._session, config=self.config.target, store=self._store)
         check_against_target(self.config, prepared)

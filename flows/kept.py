@@ -59,7 +59,7 @@ def keep(release: Release, promotion: Promotion, settings: DeployConfig, report:
     """
     from flows.servers import keep_contract
     from tasks.deploy import start_server
-    from tasks.deploy.launch import plan
+    from tasks.deploy.kept import serves
 
     steps = release.steps
     if steps is None:
@@ -68,8 +68,7 @@ def keep(release: Release, promotion: Promotion, settings: DeployConfig, report:
     with locked(_note(release.model).with_suffix(".lock")):
         before = running(release.model)
         target = _same_target(release, report)
-        asked = plan(settings, target=target, drafter=release.drafter, steps=steps, port=0).digest()
-        if before is not None and before.launch == asked:
+        if before is not None and serves(before, settings, target=target, drafter=release.drafter, steps=steps):
             return Kept(before.url, before.log, [], None)
         if before is not None and before.port == settings.port:
             settings = settings.model_copy(update={"port": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.outcome import RunReport
 from flows.progress import watch
 from flows.run import reported
 from flows.session import Watched
@@ -27,20 +27,19 @@ _HYPOTHESES = 5
 
 def verify_here(checkpoint: Path, target: str, prompts: Path | None, json: Path | None) -> int:
     """The exit status. Whatever happens, short of a signal, `json` is written."""
-    found: Verification | None = None
 
-    def made() -> RunReport:
-        nonlocal found
+    @cache
+    def verified() -> Verified:
         with watch(["verify"]) as display, Watched("verify", display) as listener:
-            verified = verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
-        found = verified.found
-        return verified.report(_kept(verified))
+            return verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
 
-    def tell(report: RunReport) -> None:
-        assert found is not None, "it was reported"
-        _tell(found, report.mlflow_run_id)
-
-    return reported(made, json, stage="verify", drafter=checkpoint, tell=tell)
+    return reported(
+        lambda: verified().report(_kept(verified())),
+        json,
+        stage="verify",
+        drafter=checkpoint,
+        tell=lambda report: _tell(verified().found, report.mlflow_run_id),
+    )
 
 
 def _kept(verified: Verified) -> str | None:

@@ -20,7 +20,7 @@ from tasks.verdict import DraftproofError, ProofFailed, Verdict
 _WARM_UP_TOKENS = 16
 
 Turn = tuple[ServerName, bool]
-"""A server, and whether this is its second part in the round."""
+"""A server, and whether this is the second time that it is asked in this pair."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Measurement:
         turns: list[Turn] = [(server, False) for server in pair.servers]
         if phase == "final":
             turns.append(("plain", True))
-        orders = self.random.sample(every := list(permutations(turns)), len(every))
+        orders = list(permutations(turns))
+        self.random.shuffle(orders)
         total = len(repeats) * len(groups)
         for before, repeat in enumerate(repeats):
             for endpoint in pair.servers.values():

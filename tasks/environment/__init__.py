@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tasks.config import Config
 from tasks.environment.record import EnvironmentRecord
 from tasks.report import Report
@@ -10,28 +12,29 @@ from tasks.verdict import Check
 __all__ = ["EnvironmentRecord", "check_environment", "doctor", "has_room_for_server"]
 
 
-def check_environment(config: Config, *, report: Report) -> EnvironmentRecord:
+def check_environment(config: Config, *, kept_ports: Collection[int] = (), report: Report) -> EnvironmentRecord:
     """Look at every interpreter and at the machine, cheaply: modules are found, not imported (under 5 s).
 
     Returns what was found, with a `Check` of kind `environment` for each need; `record.checks` decides.
-    Raises MachineTrouble, with the numbers, for too little disk or memory.
+    Raises MachineTrouble, with the numbers, for too little disk or memory, or a taken port (`kept_ports`: those of servers that
+    `draftproof deploy` left running are not).
     """
     from tasks.environment.run import look
 
-    record = look(config, imports=False)
+    record = look(config, imports=False, kept_ports=kept_ports)
     for check in record.checks:
         report.say(f"{check.verdict}: {check.message}")
     return record
 
 
-def doctor(config: Config) -> list[Check]:
+def doctor(config: Config, *, kept_ports: Collection[int] = ()) -> list[Check]:
     """Everything that can be checked without starting anything; really imports what each stage needs (a minute).
 
     Trouble with the machine is a FAIL among the checks here, so that one call shows everything that is wrong.
     """
     from tasks.environment.run import look
 
-    return look(config, imports=True, trouble_raises=False).checks
+    return look(config, imports=True, kept_ports=kept_ports, trouble_raises=False).checks
 
 
 def has_room_for_server(config: Config) -> bool:

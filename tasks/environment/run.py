@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +17,11 @@ from tasks.verdict import Check, DraftproofError, Outcome
 from tasks.wiring.kinds import Kind
 
 
-def look(config: Config, *, imports: bool, trouble_raises: bool = True) -> EnvironmentRecord:
-    """Everything there is to find out. Without `trouble_raises` the machine's trouble and bad input are FAIL checks too."""
+def look(config: Config, *, imports: bool, kept_ports: Collection[int] = (), trouble_raises: bool = True) -> EnvironmentRecord:
+    """Everything there is to find out; `kept_ports` are those of servers that `draftproof deploy` left running.
+
+    Without `trouble_raises` the machine's trouble and bad input are FAIL checks too.
+    """
     processes: list[ProcessName] = ["pipeline", "serving"]
     with ThreadPoolExecutor(len(processes)) as threads:
         looked = [threads.submit(probe, process, config, imports=imports) for process in processes]
@@ -28,10 +31,9 @@ def look(config: Config, *, imports: bool, trouble_raises: bool = True) -> Envir
         ("device", f"GPUs: {found.gpus or 'none'}", lambda: machines.need_device(config, found)),
         ("disk", _disk_message(found, disk), lambda: need_disk(home(), disk or 0, "this run")),
         ("memory", f"{found.memory_available / 1e9:.1f} GB free, {memory / 1e9:.1f} needed", lambda: machines.need_memory(found, memory)),
+        ("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config, kept_ports)),
         *((f"{process} interpreter", "it answers", result.result) for process, result in zip(processes, looked, strict=True)),
     ]
-    if not trouble_raises:  # a run takes free ports: the one that is named is for `draftproof deploy`, and may be held by a kept server
-        needs.append(("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)))
     checks = [_held(name, message, need, trouble_raises=trouble_raises) for name, message, need in needs]
     interpreters = [result.result() for result in looked if result.exception() is None]
     for interpreter in interpreters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tasks.config import Config
 from tasks.environment import EnvironmentRecord, check_environment
 from tasks.report import Silent
@@ -10,9 +12,9 @@ from tasks.verdict import Outcome, ProofFailed, Verdict
 
 
 @stage_task("environment")
-def environment(run: StageRun, *, config: Config) -> EnvironmentRecord:
+def environment(run: StageRun, *, config: Config, kept_ports: Collection[int]) -> EnvironmentRecord:
     """What the interpreters and the machine have. Raises ProofFailed (kind `environment`) for what a stage needs and lacks."""
-    record = check_environment(config, report=Silent())
+    record = check_environment(config, kept_ports=kept_ports, report=Silent())
     for check in record.checks:
         if check.verdict is not Outcome.PASS:
             run.say(f"{check.verdict}: {check.message}")

@@ -109,10 +109,13 @@ def opponent(
         return none("promote.min_over_champion is null").model_copy(update={"numbers": {}})
     if version is None:
         return none(f"{model} has none yet")
-    its_target = version.tags.get(_TAG + "target_sha256", "an unknown one")
+    try:
+        its_target, its_files = (version.tags[_TAG + name] for name in ("target_sha256", "files_sha256"))
+    except KeyError as error:
+        raise _not_ours(version, error) from error
     if its_target != target_sha256:
         return none(f"version {version.version} drafts for another target, {its_target[:16]}… (this one is {target_sha256[:16]}…)")
-    if version.tags.get(_TAG + "files_sha256") == sha256_folder(drafter, _files(drafter)):
+    if its_files == sha256_folder(drafter, _files(drafter)):
         return none(f"version {version.version} is the same drafter, byte for byte")
     return find(client, model, "champion")
 

@@ -74,7 +74,7 @@ def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
             update={
                 "kind": kind,
                 "message": f"{check.message} {found.message}",
-                "numbers": {**check.numbers, **({"hypothesis": best.name} if best else {})},
+                "numbers": {**check.numbers, **({"hypothesis": found.hypothesis} if found.hypothesis else {})},
             }
         )
         if check.verdict is Outcome.FAIL and (check.kind is None or check.name == static.WEIGHTS)

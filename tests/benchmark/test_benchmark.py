@@ -57,9 +57,9 @@ def test_every_request_is_kept_and_pairs_are_balanced() -> None:
     result = measure(Machine())
     final = [row for row in result.rows if row.phase == "final"]
     assert len(final) == 3 * 3 * 10
-    rounds = [final[i : i + 3] for i in range(0, len(final), 3)]
-    assert all(len({row.prompt for row in round_}) == 1 for round_ in rounds)
-    orders = Counter(tuple((row.server, row.again) for row in round_) for round_ in rounds)
+    pairs = [final[i : i + 3] for i in range(0, len(final), 3)]
+    assert all(len({row.prompt for row in pair}) == 1 for pair in pairs)
+    orders = Counter(tuple((row.server, row.again) for row in pair) for pair in pairs)
     assert set(orders) == set(permutations([("plain", False), ("plain", True), ("speculative", False)]))
     assert set(orders.values()) == {5}
     assert [row.prompt for row in final if row.repeat == 0] != [row.prompt for row in final if row.repeat == 1]
@@ -94,7 +94,7 @@ def test_an_earlier_choice_needs_no_exploring() -> None:
     first = measure(Machine())
     machine = Machine(seed=3)
     again = measure(machine, given={"choice": first.choice})
-    assert sorted(machine.started, key=str) == [first.steps, None]
+    assert sorted(machine.started, key=str) == [first.setting.steps, None]
     assert again.candidates == first.candidates
     assert not [row for row in again.rows if row.phase == "explore"]
     assert CachedChoice.model_validate_json(first.choice.model_dump_json()) == first.choice

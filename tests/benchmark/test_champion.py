@@ -63,12 +63,12 @@ def test_equal_drafters_are_told_apart_by_nothing() -> None:
     assert max(each.over.high - each.over.low for each in found) < 0.1
 
 
-def test_rounds_in_every_order_by_the_seed() -> None:
+def test_pairs_in_every_order_by_the_seed() -> None:
     found = beside(Machine(), Machine(skill=0.8))
     final = [row for row in found.rows if row.phase == "final"]
-    rounds = [final[i : i + 4] for i in range(0, len(final), 4)]
-    assert len(final) == 4 * 3 * 10 and all(len({row.prompt for row in round_}) == 1 for round_ in rounds)
-    orders = Counter(tuple((row.server, row.again) for row in round_) for round_ in rounds)
+    pairs = [final[i : i + 4] for i in range(0, len(final), 4)]
+    assert len(final) == 4 * 3 * 10 and all(len({row.prompt for row in pair}) == 1 for pair in pairs)
+    orders = Counter(tuple((row.server, row.again) for row in pair) for pair in pairs)
     assert len(orders) == 24 and set(orders.values()) <= {1, 2}
     again, other = (beside(Machine(seed=5), Machine(skill=0.8), seed=seed) for seed in (1, 2))
     assert [(row.server, row.prompt) for row in again.rows] == [(row.server, row.prompt) for row in found.rows]
@@ -90,7 +90,7 @@ def test_where_memory_is_small_they_take_turns() -> None:
     found = beside(candidate, reigning, room=False)
     assert max(candidate.most_running, reigning.most_running) == 2
     turns = [row.phase for row in found.rows if row.phase in ("final", "champion")]
-    # A turn of the candidate has the plain server twice in each round.
+    # A turn of the candidate asks the plain server twice in each pair.
     assert [(phase, len(list(rows))) for phase, rows in groupby(turns)] == [
         ("final", 30),
         ("champion", 40),
