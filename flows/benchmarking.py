@@ -112,8 +112,7 @@ class Bench:
 
     def _opened(self, prepared: TargetProduct) -> Target:
         """The target as the proof computes it."""
-        config = self._config
-        return open_target(prepared, device=config.verify.device, dtype="float32", trust_remote_code=config.target.trust_remote_code)
+        return open_target(prepared, device=self._config.verify.device, dtype="float32")
 
     def _champion(self) -> Path:
         from tasks.ledger.store import connect, tracking_uri, usable
@@ -175,7 +174,7 @@ class Bench:
                 starter=starting,
                 choice=servers.choice(config) if servers else None,
                 champion=reigning_champion(config, drafter=self._drafter, target=prepared, logs=self._logs, checks=contract)
-                if self._drafter
+                if self._drafter and servers is None
                 else None,
                 dtype=dtype,
                 served_tolerance=config.promote.served_tolerance,

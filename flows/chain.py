@@ -19,6 +19,7 @@ from tasks.capture import open_tap
 from tasks.capture.task import capture
 from tasks.config import Config
 from tasks.data.task import data
+from tasks.deploy.kept import kept_servers
 from tasks.device import place
 from tasks.environment.task import environment
 from tasks.export.task import export
@@ -52,7 +53,13 @@ class Chain:
 
     def prove(self) -> Verdict:
         """Every stage up to the decision. Raises ProofFailed at the first broken link, BadInput, MachineTrouble."""
-        self._made("environment", environment(self._session, config=self.config, ask_serving=self.serving.look))
+        found = environment(
+            self._session,
+            config=self.config,
+            kept_ports=[server.port for server in kept_servers()],
+            ask_serving=self.serving.look,
+        )
+        self._made("environment", found)
         prepared = self.target = target(self._session, config=self.config.target, store=self._store)
         check_against_target(self.config, prepared)
         self.serving.check_target(prepared)
@@ -111,14 +118,13 @@ class Chain:
         """Answers and their features in one pass of the target: capture's tap listens while data is being answered."""
         settings = self.config.capture
         placement = place(settings.device, settings.dtype)
-        trust = self.config.target.trust_remote_code
 
         @cache
         def opened() -> Target:
-            return open_target(prepared, device=placement.device, dtype=placement.dtype, trust_remote_code=trust)
+            return open_target(prepared, device=placement.device, dtype=placement.dtype)
 
         def reference() -> Reference:
-            return open_reference(prepared, device=placement.device, trust_remote_code=trust)
+            return open_reference(prepared, device=placement.device)
 
         answered = data(
             self._session,

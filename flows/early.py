@@ -46,6 +46,16 @@ def check_against_target(config: Config, target: TargetProduct) -> None:
             expected=f"less than deploy.context_length, {config.deploy.context_length}",
             do="Lower it, or raise deploy.context_length.",
         )
+    most = max([config.benchmark.concurrency, *config.benchmark.concurrencies])
+    limits = {"benchmark.prompts": config.benchmark.prompts, "deploy.max_running_requests": config.deploy.max_running_requests}
+    for key, limit in limits.items():
+        if most > limit:
+            raise BadInput(
+                key,
+                found=limit,
+                expected=f"at least {most}, the highest concurrency of the benchmark",
+                do="Raise it, or lower benchmark.concurrency and benchmark.concurrencies.",
+            )
     if not settings_to_try(config.benchmark, config.deploy):
         raise BadInput(
             "benchmark.draft_tokens",

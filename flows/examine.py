@@ -12,6 +12,7 @@ from rich.text import Text
 from flows.early import check_against_target, check_launches
 from tasks.config import SCHEMES, Config, load
 from tasks.deploy import check_launch
+from tasks.deploy.kept import kept_servers
 from tasks.environment import doctor
 from tasks.products import TargetProduct
 from tasks.report import Silent
@@ -35,7 +36,7 @@ def examine_here(config: Path, overrides: Sequence[str]) -> int:
 
 def examine(config: Config) -> list[Check]:
     """The environment; then, for a target in a local folder, what a run would find of it before it spends any work."""
-    checks = [*doctor(config), *_serving_side(config)]
+    checks = [*doctor(config, kept_ports=[server.port for server in kept_servers()]), *_serving_side(config)]
     if config.target.source.startswith(SCHEMES):
         message = f"{config.target.source} was not looked at: name a local folder to have it, the boundaries and the launch checked"
         return [*checks, Check(name="target", verdict=Outcome.WARN, message=message)]

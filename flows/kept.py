@@ -62,6 +62,7 @@ def keep(release: Release, promotion: Promotion, settings: DeployConfig, report:
     """
     from flows.servers import keep_contract
     from tasks.deploy import start_server
+    from tasks.deploy.kept import serves
 
     steps = release.steps
     if steps is None:
@@ -69,9 +70,9 @@ def keep(release: Release, promotion: Promotion, settings: DeployConfig, report:
     log = home() / "served" / f"{release.model}-{promotion.version}.log"
     with locked(_note(release.model).with_suffix(".lock")):
         before = running(release.model)
-        if before is not None and (before.drafter, before.steps) == (release.drafter, steps):
-            return Kept(before.url, before.log, [], None)
         target = _same_target(release, report)
+        if before is not None and serves(before, settings, target=target, drafter=release.drafter, steps=steps):
+            return Kept(before.url, before.log, [], None)
         if before is not None and before.port == settings.port:
             settings = settings.model_copy(update={"port": None})
         checks: list[Check] = []

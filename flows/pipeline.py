@@ -131,7 +131,7 @@ def _promoted(chain: Chain, session: Session, ledger: Ledger, outcome: RunReport
     except DraftproofError as error:
         session.watcher.say("promote", str(error))
         # Nothing was promoted: a passed proof has no champion to show for it.
-        return outcome if outcome.exit_status else RunReport.of_error(error, "promote")
+        return outcome if outcome.exit_status else RunReport.of_error(error, "promote").model_copy(update={"checks": verdict.checks})
     if made.alias == "champion" and chain.config.promote.replace_server:
         return RunReport.of_verdict(verdict.also(chain.serving.take_over(ledger, made.model)))
     return outcome

@@ -34,18 +34,28 @@ def run_here(config: Path, overrides: Sequence[str], refresh: Sequence[str], jso
     return reported(made, json)
 
 
-def reported(make: Callable[[], RunReport], json: Path | None) -> int:
-    """The exit status of what `make` reports, told at the terminal. Whatever happens, short of a signal, `json` is written."""
+def reported(
+    make: Callable[[], RunReport],
+    json: Path | None,
+    *,
+    stage: str = "config",
+    drafter: Path | None = None,
+    tell: Callable[[RunReport], None] | None = None,
+) -> int:
+    """The exit status of what `make` reports, told at the terminal. Whatever happens, short of a signal, `json` is written.
+
+    `stage` and `drafter`: what an error is reported of.
+    """
     try:
         report = make()
     except DraftproofError as error:
-        write_json(json, RunReport.of_error(error, "config"))
+        write_json(json, RunReport.of_error(error, stage, drafter=drafter))
         raise
     except Exception as error:
         write_json(json, RunReport.of_fault(error))
         raise
     write_json(json, report)
-    _tell(report)
+    (tell or _tell)(report)
     return report.exit_status
 
 
@@ -97,11 +107,16 @@ def _tell(report: RunReport) -> None:
 
 
 def _tell_page(console: Console, run_id: str) -> None:
-    """The one command that opens the run's page, and the page."""
-    from tasks.ledger.store import connect, tracking_uri
+    """The one command that opens the run's page, and the page. An MLflow server that is gone by now changes nothing of the verdict."""
+    from tasks.ledger.store import connect, tracking_uri, usable
 
     uri = tracking_uri()
-    experiment = connect().get_run(run_id).info.experiment_id
+    try:
+        with usable(uri):
+            experiment = connect().get_run(run_id).info.experiment_id
+    except MachineTrouble as error:
+        print(f"draftproof: {error}", file=sys.stderr)
+        return
     server = uri if uri.startswith("http") else f"http://127.0.0.1:{_port()}"
     console.print(
         f"this run in MLflow: {server.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}", soft_wrap=True, highlight=False, markup=False

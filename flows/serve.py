@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tasks.promote import Promotion, Release
 
 _ALIASES = ("champion", "challenger")
-_WHERE = ("host", "port", "python", "api_key_env")
+_WHERE = ("host", "port", "python", "api_key_env", "metrics", "served_name")
 # Temperature 0: speculation on a CPU is greedy, and says so rather than to ignore another one.
 _QUESTION = {"messages": [{"role": "user", "content": "What does len do?"}], "model": "any", "temperature": 0, "max_tokens": 64}
 

@@ -52,7 +52,7 @@ class Subject:
 
     def opened(self) -> Target:
         """The target as the proof computes it."""
-        return open_target(self.target, device=self.device, dtype="float32", trust_remote_code=self.config.target.trust_remote_code)
+        return open_target(self.target, device=self.device, dtype="float32")
 
 
 class Serving(Protocol):

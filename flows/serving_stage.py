@@ -16,6 +16,7 @@ from flows.handover import Fault, Job, Order, Result, receive, receive_drafter, 
 from flows.outcome import RunReport
 from flows.progress import PlainLines
 from flows.session import Session, Watched
+from tasks.deploy.kept import kept_servers
 from tasks.environment import check_environment
 from tasks.ledger import open_ledger
 from tasks.report import Silent
@@ -87,7 +88,8 @@ class Worker:
 
     def _environment(self) -> None:
         """The look; then, if nothing is missing, the target and the launches as far as there are any without a drafter."""
-        record = self._made["record"] = check_environment(self._order.config, report=Silent(), side="serving")
+        ports = [server.port for server in kept_servers()]
+        record = self._made["record"] = check_environment(self._order.config, kept_ports=ports, report=Silent(), side="serving")
         if any(check.verdict is Outcome.FAIL for check in record.checks):
             return
         from flows.early import check_launches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.outcome import RunReport, write_json
 from flows.progress import watch
+from flows.run import reported
 from flows.session import Watched
 from flows.verification import Asked, Verified, keep, verify_checkpoint
 from tasks.verdict import Check, DraftproofError, Outcome
@@ -25,24 +27,28 @@ _HYPOTHESES = 5
 
 def verify_here(checkpoint: Path, target: str, prompts: Path | None, json: Path | None) -> int:
     """The exit status. Whatever happens, short of a signal, `json` is written."""
-    try:
+
+    @cache
+    def verified() -> Verified:
         with watch(["verify"]) as display, Watched("verify", display) as listener:
-            verified = verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
-        report = verified.report(_kept(verified))
-    except DraftproofError as error:
-        write_json(json, RunReport.of_error(error, "verify", drafter=checkpoint))
-        raise
-    except Exception as error:
-        write_json(json, RunReport.of_fault(error))
-        raise
-    write_json(json, report)
-    _tell(verified.found, report.mlflow_run_id)
-    return report.exit_status
+            return verify_checkpoint(Asked(checkpoint.resolve(), target, prompts), listener)
+
+    return reported(
+        lambda: verified().report(_kept(verified())),
+        json,
+        stage="verify",
+        drafter=checkpoint,
+        tell=lambda report: _tell(verified().found, report.mlflow_run_id),
+    )
 
 
 def _kept(verified: Verified) -> str | None:
-    """Verification needs no MLflow: where there is none, nothing is kept there."""
-    return keep(verified) if find_spec("mlflow") else None
+    """Verification needs no MLflow: where there is none, or none that answers, nothing is kept there."""
+    try:
+        return keep(verified) if find_spec("mlflow") else None
+    except DraftproofError as error:
+        print(f"draftproof: the verification is not in MLflow: {error}", file=sys.stderr)
+        return None
 
 
 def _tell(found: Verification, run_id: str | None) -> None:

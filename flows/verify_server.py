@@ -12,14 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.outcome import RunReport, write_json
+from flows.outcome import RunReport
 from flows.progress import watch
+from flows.run import reported
 from flows.session import Watched
 from flows.verification import BUILTIN_PROMPTS, Asked
 from flows.verify import row
 from tasks.report import Report
 from tasks.store import Store
-from tasks.verdict import BadInput, Check, DraftproofError, Verdict
+from tasks.verdict import BadInput, Check, Verdict
 
 if TYPE_CHECKING:
     from tasks.deploy.attached import AttachedServer
@@ -43,18 +44,12 @@ class Running:
 
 def verify_server_here(running: Running, json: Path | None) -> int:
     """The exit status. Whatever happens, short of a signal, `json` is written."""
-    try:
+
+    def made() -> RunReport:
         with watch(["verify"]) as display, Watched("verify", display) as listener:
-            report = verify_server(running, listener)
-    except DraftproofError as error:
-        write_json(json, RunReport.of_error(error, "deploy", drafter=running.asked.checkpoint))
-        raise
-    except Exception as error:
-        write_json(json, RunReport.of_fault(error))
-        raise
-    write_json(json, report)
-    _tell(report)
-    return report.exit_status
+            return verify_server(running, listener)
+
+    return reported(made, json, stage="deploy", drafter=running.asked.checkpoint, tell=_tell)
 
 
 def verify_server(running: Running, report: Report) -> RunReport:

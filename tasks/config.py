@@ -162,7 +162,7 @@ class DeployConfig(_Section):
 
 class BenchmarkConfig(_Section):
     prompts: Positive = Field(default=10, description="Held-out prompts.")
-    # 10 prompts × 48 tokens × 3 repeats × 2 servers are 2,900 tokens: under three minutes at the 18 tok/s of two CPU cores.
+    # 10 prompts × 48 tokens × 3 repeats × (plain twice, speculative once) are 4,300 tokens: four minutes at the 18 tok/s of two CPU cores.
     output_tokens: Positive = Field(default=48, description="Tokens asked for per prompt, at most.")
     steps: list[Positive] = Field(default=[1, 2, 3, 4], description="Draft lengths to try, unless ruled out by the predicted speed-up.")
     topk: list[Positive] | None = Field(default=None, description="Branches per draft step to try; null = deploy.topk alone.")

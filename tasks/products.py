@@ -37,6 +37,10 @@ class Conversation(_Product):
     prompt_length: int = Field(description="Tokens before the last answer; what a server is given as the prompt.")
 
 
+KEPT_FEATURES = "features"
+"""Folder in the data's product of the features that were kept while it was answered, a file per conversation."""
+
+
 class DataProduct(_Product):
     """`conversations.jsonl`: the training conversations first, then the held-out ones."""
 

@@ -50,36 +50,22 @@ def _expanded_tail(units: int, level: float) -> float:
     return float(norm.cdf(-np.sqrt(units / (units - 1)) * t.ppf((1 + level) / 2, units - 1))) if units > 1 else 0.0
 
 
-def ratio_of_repeats(
-    numerators: Sequence[Sequence[float]],
-    denominators: Sequence[Sequence[float]],
-    *,
-    paired: bool = True,
-    fitted: int = 0,
-    level: float = 0.95,
-) -> Interval:
+def ratio_of_repeats(numerators: Sequence[Sequence[float]], denominators: Sequence[Sequence[float]], *, level: float = 0.95) -> Interval:
     """Sum of mean numerators / sum of mean denominators over units that stay as they are: only repeats of them vary.
 
-    `numerators[u]` and `denominators[u]` hold the repeats of unit u, positive numbers. The relative spread of a repeat
-    is taken to be the same everywhere, so it is pooled over units: with `paired`, of the ratio of the r-th numerator and
-    denominator (what disturbs both falls out); without, of both sides about the unit's common mean, which takes the two
-    sides for measurements of the same thing. The interval is Student's, on the logarithm. `fitted`: parameters that were
-    estimated from the numbers and taken out of them before.
-    Raises ValueError when there is nothing to pool, or paired sides differ in length.
+    `numerators[u]` and `denominators[u]` hold the repeats of unit u, positive numbers, the r-th of both measured together: what
+    disturbs both falls out. The relative spread of their ratio is taken to be the same everywhere, so it is pooled over units.
+    The interval is Student's, on the logarithm. Raises ValueError when no unit was repeated, or the two sides differ in length.
     """
     from scipy.stats import t
 
     tops, bottoms = [np.asarray(unit, dtype=float) for unit in numerators], [np.asarray(unit, dtype=float) for unit in denominators]
-    if paired:
-        pools = [np.log(top / bottom) for top, bottom in zip(tops, bottoms, strict=True)]
-        per_unit = np.array([1 / len(top) for top in tops])
-    else:
-        pools = [np.log(np.concatenate([top, bottom])) for top, bottom in zip(tops, bottoms, strict=True)]
-        per_unit = np.array([1 / len(top) + 1 / len(bottom) for top, bottom in zip(tops, bottoms, strict=True)])
-    freedom = sum(len(pool) - 1 for pool in pools) - fitted
+    pools = [np.log(top / bottom) for top, bottom in zip(tops, bottoms, strict=True)]
+    freedom = sum(len(pool) - 1 for pool in pools)
     if freedom < 1:
         raise ValueError(f"{len(pools)} units, none of them repeated")
     variance = sum(float(((pool - pool.mean()) ** 2).sum()) for pool in pools) / freedom
+    per_unit = np.array([1 / len(pool) for pool in pools])
     top_means, bottom_means = np.array([top.mean() for top in tops]), np.array([bottom.mean() for bottom in bottoms])
     share = (top_means / top_means.sum() + bottom_means / bottom_means.sum()) / 2
     half = float(t.ppf((1 + level) / 2, freedom) * np.sqrt(variance * (share**2 * per_unit).sum()))

@@ -84,7 +84,7 @@ class Verdict(BaseModel):
             stage=stage if healthy else worst.stage or stage,
             message=passed if healthy else worst.message,
             evidence={**(worst.numbers if not healthy else {}), **(evidence or {})},
-            hypothesis=hypothesis,
+            hypothesis=hypothesis or (None if healthy else worst.numbers.get("hypothesis")),
             checks=made,
         )
 

@@ -36,6 +36,8 @@ def test_the_worst_check_names_its_stage() -> None:
 
 
 def test_more_checks_change_the_verdict_only_for_the_worse() -> None:
+    named = check(Outcome.FAIL, "rope").model_copy(update={"numbers": {"hypothesis": "theta 5"}})
+    assert Verdict.of("deploy", [named], passed="").hypothesis == "theta 5"
     broken = Verdict.of("verify", [check(Outcome.FAIL, "rope")], passed="", hypothesis="theta 10000")
     assert broken.also([]) is broken
     more = broken.also([check(Outcome.FAIL, "tensors")])

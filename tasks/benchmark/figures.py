@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from tasks.benchmark.setting import Setting
 from tasks.statistics import Interval, ratio_of_repeats, ratio_of_sums
 from tasks.verdict import Check, MachineTrouble, Outcome, ProofFailed, Verdict
 from tasks.wiring.kinds import Kind
+
+Side = ServerName | Literal["again"]
 
 
 @dataclass(frozen=True)
@@ -26,24 +28,26 @@ class PairOfRows:
     speculative: list[Row]
     champion: list[Row]
     """Empty where no champion was measured with them."""
+    again: list[Row]
+    """The plain server's second answers, in the final phase."""
 
     @property
     def complete(self) -> bool:
         """Every request of it was answered; only complete pairs are timed, the others are counted as failures."""
-        return all(row.error is None for row in (*self.plain, *self.speculative, *self.champion))
+        return all(row.error is None for row in (*self.plain, *self.speculative, *self.champion, *self.again))
 
-    def side(self, server: ServerName) -> list[Row]:
-        return {"plain": self.plain, "speculative": self.speculative, "champion": self.champion}[server]
+    def side(self, side: Side) -> list[Row]:
+        return {"plain": self.plain, "speculative": self.speculative, "champion": self.champion, "again": self.again}[side]
 
 
 def pairs_of(rows: Iterable[Row], phase: Phase, setting: Setting | None = None, concurrency: int | None = None) -> list[PairOfRows]:
     """The pairs of a phase, of one setting and concurrency or of all, ordered by setting, concurrency, repeat and group."""
-    sides: dict[tuple[str, int, int, int], dict[ServerName, list[Row]]] = defaultdict(
-        lambda: {"plain": [], "speculative": [], "champion": []}
+    sides: dict[tuple[str, int, int, int], dict[Side, list[Row]]] = defaultdict(
+        lambda: {"plain": [], "speculative": [], "champion": [], "again": []}
     )
     for row in rows:
         if row.phase == phase and setting in (None, row.setting) and concurrency in (None, row.concurrency):
-            sides[row.setting.name, row.concurrency, row.repeat, row.group][row.server].append(row)
+            sides[row.setting.name, row.concurrency, row.repeat, row.group]["again" if row.again else row.server].append(row)
     return [PairOfRows(group=key[3], repeat=key[2], **side) for key, side in sorted(sides.items(), key=lambda item: item[0])]
 
 
@@ -73,38 +77,18 @@ def timing(pairs: Sequence[PairOfRows]) -> Interval:
     return ratio_of_repeats([plain[g] for g in plain], [speculative[g] for g in plain])
 
 
-def plain_against_itself(pairs: Sequence[PairOfRows], seed: int) -> Interval:
-    """The speed-up of the plain server over itself: of each group every second repeat against the others.
+def plain_against_itself(pairs: Sequence[PairOfRows]) -> Interval:
+    """The speed-up of the plain server over itself, with the interval of timing noise alone.
 
-    Which of the two is the numerator is drawn by the seed, evenly over the groups. How fast the machine was during each
-    repeat is divided out first: between the halves of a pair lie seconds, between repeats minutes, and the speed-up is
-    not touched by what changes over minutes. Raises MachineTrouble when no group was answered twice.
+    Raises MachineTrouble when no group was answered twice: one repeat of each tells nothing of the spread.
     """
-    levels = _levels(pairs)
-    by_group: dict[int, list[float]] = defaultdict(list)
-    for pair in pairs:
-        if pair.complete:
-            by_group[pair.group].append(seconds_of(pair.plain) / levels.get(pair.repeat, 1.0))
-    twice = [times for times in by_group.values() if len(times) >= 2]
-    if not twice:
+    once, again = _by_group(pairs, "plain"), _by_group(pairs, "again")
+    if all(len(times) < 2 for times in once.values()):
         raise MachineTrouble("final pairs: no prompt was answered twice by both servers, so the plain server's noise is unknown")
-    swapped = [index % 2 == 0 for index in range(len(twice))]
-    random.Random(seed).shuffle(swapped)
-    sides = [(times[1::2], times[::2]) if swap else (times[::2], times[1::2]) for times, swap in zip(twice, swapped, strict=True)]
-    fitted = len(levels) - 1 if len(twice) > 1 else 0
-    return ratio_of_repeats([top for top, _ in sides], [bottom for _, bottom in sides], paired=False, fitted=fitted)
+    return ratio_of_repeats([once[g] for g in once], [again[g] for g in once])
 
 
-def _levels(pairs: Sequence[PairOfRows]) -> dict[int, float]:
-    """The plain server's seconds in each repeat, relative, over the groups that were answered in every repeat (1 without two)."""
-    repeats = sorted({pair.repeat for pair in pairs})
-    whole = np.log([times for times in _by_group(pairs, "plain").values() if len(times) == len(repeats)])
-    if len(whole) < 2:
-        return dict.fromkeys(repeats, 1.0)
-    return {repeat: float(np.exp(level)) for repeat, level in zip(repeats, whole.mean(0) - whole.mean(), strict=True)}
-
-
-def server_figures(pairs: Sequence[PairOfRows], server: ServerName) -> Figures:
+def server_figures(pairs: Sequence[PairOfRows], server: Side) -> Figures:
     """Raises nothing that `answered` has not: there is at least one complete pair."""
     sides = [pair.side(server) for pair in pairs if pair.complete]
     rows = [row for side in sides for row in side]
@@ -203,7 +187,7 @@ def _no_rounds(tokens: int) -> Verdict:
     return Verdict.of("benchmark", [check], passed="")
 
 
-def _by_group(pairs: Iterable[PairOfRows], server: ServerName) -> dict[int, list[float]]:
+def _by_group(pairs: Iterable[PairOfRows], server: Side) -> dict[int, list[float]]:
     """Group to its seconds in each repeat, complete pairs only."""
     times: dict[int, list[float]] = defaultdict(list)
     for pair in pairs:

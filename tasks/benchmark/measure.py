@@ -19,6 +19,9 @@ from tasks.verdict import DraftproofError, ProofFailed, Verdict
 # Per warm-up request: a few rounds of every draft length.
 _WARM_UP_TOKENS = 16
 
+Turn = tuple[ServerName, bool]
+"""A server, and whether this is the second time that it is asked in this pair."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -60,36 +63,43 @@ class Measurement:
         for server in pair.servers:
             for group in range(-(-self.config.warmup_prompts // concurrency)):
                 place = group % len(self.groups(concurrency))
-                self._send(pair, server, "warm-up", 0, concurrency, place, min(_WARM_UP_TOKENS, self.config.output_tokens))
+                self._send(pair, (server, False), "warm-up", 0, concurrency, place, min(_WARM_UP_TOKENS, self.config.output_tokens))
         pair.warm.add(concurrency)
 
     def pairs(self, pair: Pair, phase: Phase, repeats: Sequence[int], concurrency: int, groups: Sequence[int]) -> None:
         """Each group on every server, one right after the other; the order of groups is random.
 
         In which order the servers come is random too, and balanced: each order as often as the others, or once more. The repeats (by
-        their numbers) lie apart in time, so that what a server's uptime does to it is seen.
+        their numbers) lie apart in time, so that what a server's uptime does to it is seen. Where a speed-up is decided (`final`) the
+        plain server takes part twice: what it is faster than itself is noise, measured just as the speed-up is.
         """
-        orders = list(permutations(pair.servers))
+        turns: list[Turn] = [(server, False) for server in pair.servers]
+        if phase == "final":
+            turns.append(("plain", True))
+        orders = list(permutations(turns))
+        self.random.shuffle(orders)
         total = len(repeats) * len(groups)
         for before, repeat in enumerate(repeats):
             for endpoint in pair.servers.values():
                 endpoint.check_alive()
-            drawn = [orders[(repeat + index) % len(orders)] for index in range(len(groups))]
+            drawn = [orders[(repeat * len(groups) + index) % len(orders)] for index in range(len(groups))]
             self.random.shuffle(drawn)
             for index, group in enumerate(self.random.sample(groups, len(groups))):
-                for server in drawn[index]:
-                    self._send(pair, server, phase, repeat, concurrency, group, self.config.output_tokens)
+                for turn in drawn[index]:
+                    self._send(pair, turn, phase, repeat, concurrency, group, self.config.output_tokens)
                 done = before * len(groups) + index + 1
                 self.report.progress(done, total, f"{phase} pairs", self._so_far(pair, phase, concurrency))
 
-    def _send(self, pair: Pair, server: ServerName, phase: Phase, repeat: int, concurrency: int, group: int, tokens: int) -> None:
+    def _send(self, pair: Pair, turn: Turn, phase: Phase, repeat: int, concurrency: int, group: int, tokens: int) -> None:
         """One group to one server, its requests at the same time, from an empty prefix cache."""
+        server, again = turn
         endpoint = pair.servers[server]
         endpoint.flush_cache()
 
         def answer(number: int) -> Row:
             row = Row(
                 server=server,
+                again=again,
                 setting=pair.setting,
                 concurrency=concurrency,
                 phase=phase,

@@ -62,6 +62,7 @@ class Row(_Record):
     """One request, as measured: a line of the raw table."""
 
     server: ServerName
+    again: bool = Field(default=False, description="Asked of the plain server a second time in the same pair, which tells its noise.")
     setting: Setting = Field(description="Of the candidate's speculative server of this pair; the champion's own is in `Versus`.")
     concurrency: int
     phase: Phase
@@ -151,7 +152,7 @@ class Point(_Record):
     speculative: Figures
     speedup: Interval = Field(description="Plain time / speculative time over the pairs; for prompts like these: they are resampled.")
     timing: Interval = Field(description="The same ratio, for just these prompts: what timing noise alone leaves open.")
-    noise: Interval = Field(description="The plain server against itself, over its own repeats.")
+    noise: Interval = Field(description="The plain server against itself: asked twice in each pair.")
     acceptance: Acceptance
     predicted_accept_length: float | None = Field(description="By the standalone drafter; null = not predicted.")
     identical: int = Field(description="Answers that are the plain server's text, exploring ones included.")
@@ -178,10 +179,6 @@ class Benchmark(_Record):
     @property
     def setting(self) -> Setting:
         return self.point.setting
-
-    @property
-    def steps(self) -> int:
-        return self.setting.steps
 
     @property
     def speedup(self) -> Interval:

@@ -63,7 +63,7 @@ def run(
             config=config,
             rows=[row for row in measurement.rows if row.concurrency == concurrency],
             final=final,
-            noise=figures.plain_against_itself(final, seed),
+            noise=figures.plain_against_itself(final),
             predicted=predicted.get(setting),
             setting=setting,
             concurrency=concurrency,

@@ -12,7 +12,7 @@ from tasks.capture import files, resolve_boundaries
 from tasks.capture.check import check
 from tasks.config import CaptureConfig
 from tasks.device import Placement
-from tasks.products import CaptureProduct, DataProduct, TargetProduct, feature_file
+from tasks.products import KEPT_FEATURES, CaptureProduct, DataProduct, TargetProduct, feature_file
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_file, versions, write_atomic
 from tasks.verdict import Outcome, ProofFailed, Verdict
@@ -22,8 +22,6 @@ from tasks.wiring.record import Features, WiringRecord
 _Item = TypeVar("_Item")
 
 MANIFEST, SHARDS = "manifest.json", "shards.jsonl"
-KEPT = "features"
-"""Sub-folder of the data's product in which a tap kept features."""
 _AT_ONCE = 256
 """Conversations that are looked at together: what an interruption can cost."""
 
@@ -46,7 +44,7 @@ def capture(
         "config": config.model_dump(),
         "boundaries": boundaries,
         "data": data.sha256,
-        "kept": (data.folder / KEPT).is_dir(),  # computed afterwards they differ by rounding
+        "kept": (data.folder / KEPT_FEATURES).is_dir(),  # computed afterwards they differ by rounding
         "target": target.sha256,
         "placement": placement.model_dump(),
         "versions": versions("torch", "transformers"),
@@ -85,7 +83,7 @@ def _fill(folder: Path, data: DataProduct, stored: list[int], open_target: Calla
     for block in batched(enumerate(data.rows()), _AT_ONCE):
         missing: list[tuple[int, list[int]]] = []
         for row, conversation in block:
-            source = files.kept(data.folder / KEPT, conversation.id)
+            source = files.kept(data.folder / KEPT_FEATURES, conversation.id)
             if files.holds(source, conversation.tokens, len(stored)):
                 files.link(source, feature_file(folder, row))
                 reused += 1

@@ -20,7 +20,7 @@ from tasks.data.source import Source
 from tasks.data.split import held_out
 from tasks.device import Placement
 from tasks.lines import Lines
-from tasks.products import Conversation, DataProduct, TargetProduct
+from tasks.products import KEPT_FEATURES, Conversation, DataProduct, TargetProduct
 from tasks.report import Report
 from tasks.store import Store, code_digest, need_disk, sha256_file, sha256_json, versions, write_atomic
 from tasks.verdict import BadInput, Outcome, ProofFailed, Verdict
@@ -29,8 +29,6 @@ from tasks.wiring.kinds import Kind
 
 _CHUNK = 512
 """Conversations per chunk: what an interruption can cost, and what shares the places of the engine."""
-FEATURES = "features"
-"""Sub-folder in which a tap keeps the features of generated answers."""
 
 Split = Literal["train", "held_out"]
 
@@ -81,7 +79,7 @@ def make(
         shutil.rmtree(folder / "chosen")
         return _write(folder, parts, config, dropped)
 
-    product = store.make("data", key, build, hashed=lambda name: not name.startswith(f"{FEATURES}/"))
+    product = store.make("data", key, build, hashed=lambda name: not name.startswith(f"{KEPT_FEATURES}/"))
     return DataProduct(folder=store.folder("data", key), **product)
 
 
@@ -173,7 +171,7 @@ def _chunks(
                     start, end = len(item.tokens), len(answer.tokens)
                     lines[answer.index] = _line(item, Tokenised(answer.tokens, [(start, end)], start))
                     if tap and end - start >= config.min_answer_tokens:
-                        tap.keep(folder / FEATURES, item.id, answer)
+                        tap.keep(folder / KEPT_FEATURES, item.id, answer)
                     new_tokens += end - start
                     speed = new_tokens / (time.monotonic() - started)
                     report.progress(done + len(lines), len(chosen), "conversations", {"answer_tok_s": speed})

@@ -31,7 +31,3 @@ class Generation:
     @property
     def completion_tokens(self) -> int:
         return len(self.tokens)
-
-    @property
-    def tokens_per_second(self) -> float:
-        return len(self.tokens) / self.seconds

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tasks.config import DeployConfig
+from tasks.deploy.launch import plan
 from tasks.deploy.records import ServerRecord, records
 from tasks.verdict import BadInput
 
@@ -9,6 +13,11 @@ from tasks.verdict import BadInput
 def kept_servers() -> list[ServerRecord]:
     """Kept servers that run, the oldest first."""
     return [record for record in records() if record.kept and record.alive]
+
+
+def serves(record: ServerRecord, config: DeployConfig, *, target: Path, drafter: Path, steps: int) -> bool:
+    """Whether it was launched as this would be, but for the port. Raises BadInput as a start would."""
+    return record.launch == plan(config, target=target, drafter=drafter, steps=steps, port=record.port).digest()
 
 
 def stop_kept(which: str | None = None) -> list[ServerRecord]:

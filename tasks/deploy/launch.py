@@ -99,8 +99,9 @@ class Launch:
         return {"command": self.command(), "environment": self.environment, "cleared": [*_NEVER_INHERITED, _SECRET.pattern]}
 
     def digest(self) -> str:
-        """Hex SHA-256 of what decides how the server computes: everything but address and identity."""
-        return sha256_json([self.python, {k: v for k, v in self.flags.items() if k not in ("host", "port")}, self.environment])
+        """Hex SHA-256 of what decides how the server computes, and whom it answers: everything but port and identity."""
+        flags = {name: value for name, value in self.flags.items() if name != "port"}
+        return sha256_json([self.python, flags, self.environment, self.api_key_env])
 
 
 def plan(config: DeployConfig, *, target: Path, drafter: Path | None, steps: int | None, port: int, probes: Path | None = None) -> Launch:

@@ -28,6 +28,7 @@ class ServerRecord(BaseModel):
     owner: Process = Field(description="Who started it; once it is gone, a server that is not kept is an orphan.")
     supervisor: Process
     processes: list[Process] = Field(description="Server, scheduler, detokenizer; the supervisor is not among them.")
+    launch: str = Field(default="", description="`Launch.digest()`: how it computes, and whom it answers.")
     kept: bool = Field(default=False, description="It was proved and is to stay when its owner goes.")
 
     @property

@@ -215,6 +215,7 @@ class Server(Questions):
             target=target,
             drafter=drafter,
             steps=steps,
+            launch=self.launch.digest(),
             owner=owner,
             supervisor=watching,
             processes=[main],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tasks.config import Config
 from tasks.environment.record import EnvironmentRecord, Side
 from tasks.report import Report
@@ -10,16 +12,17 @@ from tasks.verdict import Check
 __all__ = ["EnvironmentRecord", "check_environment", "compare_sides", "doctor", "has_room_for_server"]
 
 
-def check_environment(config: Config, *, report: Report, side: Side = "both") -> EnvironmentRecord:
+def check_environment(config: Config, *, kept_ports: Collection[int] = (), report: Report, side: Side = "both") -> EnvironmentRecord:
     """Look at every interpreter and at the machine, cheaply: modules are found, not imported (under 5 s).
 
     `side`: with `serving.pool` each of two machines looks at what it has to do.
     Returns what was found, with a `Check` of kind `environment` for each need; `record.checks` decides.
-    Raises MachineTrouble, with the numbers, for too little disk or memory or a taken port.
+    Raises MachineTrouble, with the numbers, for too little disk or memory, or a taken port (`kept_ports`: those of servers that
+    `draftproof deploy` left running are not).
     """
     from tasks.environment.run import look
 
-    record = look(config, imports=False, side=side)
+    record = look(config, imports=False, kept_ports=kept_ports, side=side)
     for check in record.checks:
         report.say(f"{check.verdict}: {check.message}")
     return record
@@ -32,7 +35,7 @@ def compare_sides(config: Config, training: EnvironmentRecord, serving: Environm
     return compare(training, serving, other_versions=config.serving.other_versions)
 
 
-def doctor(config: Config) -> list[Check]:
+def doctor(config: Config, *, kept_ports: Collection[int] = ()) -> list[Check]:
     """Everything that can be checked without starting anything; really imports what each stage needs (a minute).
 
     Trouble with the machine is a FAIL among the checks here, so that one call shows everything that is wrong.
@@ -40,7 +43,8 @@ def doctor(config: Config) -> list[Check]:
     """
     from tasks.environment.run import look
 
-    return look(config, imports=True, trouble_raises=False, side="training" if config.serving.pool else "both").checks
+    side: Side = "training" if config.serving.pool else "both"
+    return look(config, imports=True, kept_ports=kept_ports, trouble_raises=False, side=side).checks
 
 
 def has_room_for_server(config: Config) -> bool:

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import socket
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -120,9 +121,9 @@ def need_memory(found: Machine, needed: int) -> None:
         )
 
 
-def need_port(config: Config) -> None:
-    """Raises MachineTrouble when the port that the config asks for is taken."""
-    if config.deploy.port is None:
+def need_port(config: Config, kept_ports: Collection[int] = ()) -> None:
+    """Raises MachineTrouble when the port that the config asks for is taken by anything but a kept server: a run lets that one serve."""
+    if config.deploy.port is None or config.deploy.port in kept_ports:
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +18,13 @@ from tasks.verdict import Check, DraftproofError, Outcome
 from tasks.wiring.kinds import Kind
 
 
-def look(config: Config, *, imports: bool, trouble_raises: bool = True, side: Side = "both") -> EnvironmentRecord:
-    """Everything there is to find out. Without `trouble_raises` the machine's trouble and bad input are FAIL checks too."""
+def look(
+    config: Config, *, imports: bool, kept_ports: Collection[int] = (), trouble_raises: bool = True, side: Side = "both"
+) -> EnvironmentRecord:
+    """Everything there is to find out; `kept_ports` are those of servers that `draftproof deploy` left running.
+
+    Without `trouble_raises` the machine's trouble and bad input are FAIL checks too.
+    """
     processes = PROCESSES[side]
     with ThreadPoolExecutor(len(processes)) as threads:
         looked = [threads.submit(probe, process, config, imports=imports) for process in processes]
@@ -32,7 +37,7 @@ def look(config: Config, *, imports: bool, trouble_raises: bool = True, side: Si
         *((f"{process} interpreter", "it answers", result.result) for process, result in zip(processes, looked, strict=True)),
     ]
     if side != "training":
-        needs.append(("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config)))
+        needs.append(("port", f"port: {config.deploy.port or 'any'}", lambda: machines.need_port(config, kept_ports)))
     checks = [_held(name, message, need, trouble_raises=trouble_raises) for name, message, need in needs]
     interpreters = [result.result() for result in looked if result.exception() is None]
     for interpreter in interpreters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tasks.config import Config
 from tasks.environment import EnvironmentRecord, check_environment, compare_sides
@@ -15,12 +15,14 @@ SERVING = "serving side: "
 
 
 @stage_task("environment")
-def environment(run: StageRun, *, config: Config, ask_serving: Callable[[StageRun], EnvironmentRecord] | None) -> list[Check]:
+def environment(
+    run: StageRun, *, config: Config, kept_ports: Collection[int], ask_serving: Callable[[StageRun], EnvironmentRecord] | None
+) -> list[Check]:
     """What the interpreters and the machine have. Raises ProofFailed (kind `environment`) for what a stage needs and lacks.
 
     `ask_serving` looks at a serving side that is elsewhere; None = this machine serves.
     """
-    record = check_environment(config, report=Silent(), side="training" if ask_serving else "both")
+    record = check_environment(config, kept_ports=kept_ports, report=Silent(), side="training" if ask_serving else "both")
     run.text("environment.json", record.model_dump_json(indent=1))
     checks = list(record.checks)
     if ask_serving is not None:

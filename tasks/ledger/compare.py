@@ -21,7 +21,11 @@ _ARTIFACTS = {
     "plain launch": ("benchmark", "launch/plain.json"),
     "choice of the benchmark": ("benchmark", "benchmark.json"),
 }
-_LIVE = ("startup_time", "internal_states", "weight_version", "kv_events", ".pid", ".port", "port", "--port", "--weight-version")
+# What differs between any two runs: addresses, identities, times, what was free.
+_LIVE = (
+    *("startup_time", "internal_states", "weight_version", "kv_events", "pid", "port", "command"),
+    *("seconds", "memory_available", "disk_free"),
+)
 
 
 def compare(client: MlflowClient, one: str, other: str) -> dict[str, Differences]:
@@ -81,6 +85,8 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Difference
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings with dotted keys; what is different in every run is left out."""
+    if isinstance(value, list) and any(isinstance(part, Mapping) for part in value):
+        value = {str(index): part for index, part in enumerate(value)}
     if not isinstance(value, Mapping):
         return {prefix.rstrip("."): value}
     found: dict[str, Any] = {}

@@ -20,6 +20,8 @@ _SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _HEALTHY = ("", Kind.QUALITY, Kind.NOT_FASTER, Kind.WORSE_THAN_CHAMPION)
 """Kinds of verdict that say nothing against the wiring."""
+_HEALTHY_WARNING = (Kind.INVALID_MEASUREMENT, Kind.GREEDY_DIVERGENCE)
+"""Neither do these where they are a WARN: a machine that was not quiet, near-ties of lower precision."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def regressions(now: Mapping[str, float], earlier: Sequence[PastRun], *, target_
     runs where that is more. It is a FAIL below the median of at least three earlier runs, and else a WARN.
     The message of each alarm names the stage that moved first, the training's own accuracy included.
     """
-    known = [run for run in earlier if (run.target_sha256, run.host) == (target_sha256, host) and run.kind in _HEALTHY]
+    known = [run for run in earlier if (run.target_sha256, run.host) == (target_sha256, host) and _healthy(run)]
     checks = [check for link in _LINKS if (check := _compared(link, now, known, tolerance)) is not None]
     fallen = [check for check in checks if check.verdict is not Outcome.PASS]
     if not fallen:
@@ -59,6 +61,10 @@ def regressions(now: Mapping[str, float], earlier: Sequence[PastRun], *, target_
         check if check.verdict is Outcome.PASS else check.model_copy(update={"message": f"{check.message} Moved first: {first}."})
         for check in checks
     ]
+
+
+def _healthy(run: PastRun) -> bool:
+    return run.kind in _HEALTHY or (run.verdict == Outcome.WARN and run.kind in _HEALTHY_WARNING)
 
 
 def _compared(link: _Link, now: Mapping[str, float], earlier: Sequence[PastRun], tolerance: float) -> Check | None:

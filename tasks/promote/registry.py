@@ -76,12 +76,7 @@ def find(client: MlflowClient, model: str, alias: str) -> tuple[Release, Promoti
         promotion = _promotion(version, "champion" if alias == "champion" else "challenger")
         release = _release(model, version.tags)
     except (KeyError, ValueError, RecursionError) as error:  # pydantic's ValidationError is a ValueError
-        raise BadInput(
-            f"{model} version {version.version}",
-            found=f"tags that are not ours ({type(error).__name__}: {error})",
-            expected="those of a promotion",
-            do="Somebody changed them: promote anew.",
-        ) from error
+        raise _not_ours(version, error) from error
     return release.model_copy(update={"drafter": _fetched(client, version, promotion.files_sha256)}), promotion
 
 
@@ -114,10 +109,13 @@ def opponent(
         return none("promote.min_over_champion is null").model_copy(update={"numbers": {}})
     if version is None:
         return none(f"{model} has none yet")
-    its_target = version.tags[_TAG + "target_sha256"]
+    try:
+        its_target, its_files = (version.tags[_TAG + name] for name in ("target_sha256", "files_sha256"))
+    except KeyError as error:
+        raise _not_ours(version, error) from error
     if its_target != target_sha256:
         return none(f"version {version.version} drafts for another target, {its_target[:16]}… (this one is {target_sha256[:16]}…)")
-    if version.tags[_TAG + "files_sha256"] == sha256_folder(drafter, _files(drafter)):
+    if its_files == sha256_folder(drafter, _files(drafter)):
         return none(f"version {version.version} is the same drafter, byte for byte")
     return find(client, model, "champion")
 
@@ -201,13 +199,25 @@ def _tags(release: Release, verdict: Verdict, files_sha256: str, previous: str |
 
 
 def _promotion(version: ModelVersion, alias: Alias) -> Promotion:
-    return Promotion(
-        model=version.name,
-        version=str(version.version),
-        alias=alias,
-        files_sha256=version.tags[_TAG + "files_sha256"],
-        reason=version.tags[_TAG + "reason"],
-        previous_champion=version.tags[_TAG + "previous_champion"] or None,
+    try:
+        return Promotion(
+            model=version.name,
+            version=str(version.version),
+            alias=alias,
+            files_sha256=version.tags[_TAG + "files_sha256"],
+            reason=version.tags[_TAG + "reason"],
+            previous_champion=version.tags[_TAG + "previous_champion"] or None,
+        )
+    except KeyError as error:
+        raise _not_ours(version, error) from error
+
+
+def _not_ours(version: ModelVersion, error: Exception) -> BadInput:
+    return BadInput(
+        f"{version.name} version {version.version}",
+        found=f"tags that are not ours ({type(error).__name__}: {error})",
+        expected="those of a promotion",
+        do="Somebody changed them: promote anew.",
     )
 
 

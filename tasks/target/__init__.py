@@ -25,18 +25,18 @@ def prepare_target(config: TargetConfig, *, store: Store, report: Report) -> Tar
     return prepare(config, store=store, report=report)
 
 
-def open_target(product: TargetProduct, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False) -> Target:
+def open_target(product: TargetProduct, *, device: str = "auto", dtype: str = "auto") -> Target:
     """The target, loaded: `tasks.wiring.target.TargetForward`, fast batched greedy answers, features of given sequences.
 
     `device` and `dtype` may be `auto` (`tasks.device.place`). Raises BadInput for a GPU that is not there.
     """
     from tasks.target.model import Target
 
-    return Target.load(product.folder, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    return Target.load(product.folder, device=device, dtype=dtype, trust_remote_code=product.trust_remote_code)
 
 
-def open_reference(product: TargetProduct, *, device: str = "cpu", trust_remote_code: bool = False) -> Reference:
+def open_reference(product: TargetProduct, *, device: str = "cpu") -> Reference:
     """The second path to the features: transformers' own `output_hidden_states`, one sequence at a time, in float32."""
     from tasks.target.reference import Reference
 
-    return Reference.load(product.folder, device=device, trust_remote_code=trust_remote_code)
+    return Reference.load(product.folder, device=device, trust_remote_code=product.trust_remote_code)

@@ -84,7 +84,7 @@ def verify_served(
         recorded: of each probe request its prompt, and the folder of the passes that the server recorded.
         bound: largest logit difference, for logits that spread by 1 or less.
 
-    Raises BadInput: nothing readable was recorded.
+    Raises ProofFailed (INVALID): nothing readable was recorded.
     """
     from tasks.verify.served import check_served
 

@@ -70,7 +70,13 @@ def explain(checks: Sequence[Check], found: Diagnosis) -> list[Check]:
     best = found.hypotheses[0] if found.named else None
     kind = best.kind if best else Kind.TENSORS
     named = [
-        check.model_copy(update={"kind": kind, "message": f"{check.message} {found.message}"})
+        check.model_copy(
+            update={
+                "kind": kind,
+                "message": f"{check.message} {found.message}",
+                "numbers": {**check.numbers, **({"hypothesis": found.hypothesis} if found.hypothesis else {})},
+            }
+        )
         if check.verdict is Outcome.FAIL and (check.kind is None or check.name == static.WEIGHTS)
         else check
         for check in checks

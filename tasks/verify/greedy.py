@@ -22,7 +22,6 @@ class Text:
     prompt_length: int
     output_tokens: int
     features_SnH: torch.Tensor
-    smallest_gap: float
 
     def with_features(self, features_SnH: torch.Tensor) -> Text:
         """The same text, fed otherwise."""
@@ -44,17 +43,16 @@ def greedy_text(
     logits, features = target.extend(torch.tensor(prompt + guessed), boundaries, last_logits=len(guessed) + 1)
     said = logits.argmax(-1).tolist()
     right = _common(guessed, said)
-    output, gaps = said[: right + 1], [_gaps(logits[: right + 1])]
+    output = said[: right + 1]
     kept = [features[: prefix + right]]
     target.crop(prefix + right)
     while len(output) < _end(output, max_new_tokens, target.facts.eos_token_ids) + overrun:
         logits, features = target.extend(torch.tensor(output[-1:]), boundaries, last_logits=1)
         kept.append(features)
-        gaps.append(_gaps(logits))
         output.append(int(logits[-1].argmax()))
     end = _end(output, max_new_tokens, target.facts.eos_token_ids)
     tokens = prompt + output[: end + overrun]
-    return Text(tokens, prefix, end, torch.cat(kept)[: len(tokens) - 1], float(torch.cat(gaps)[:end].min()))
+    return Text(tokens, prefix, end, torch.cat(kept)[: len(tokens) - 1])
 
 
 @torch.inference_mode()
@@ -66,13 +64,13 @@ def given_text(target: TargetForward, prompt: list[int], answer: list[int], boun
     """
     target.start()
     logits, features = target.extend(torch.tensor(prompt + answer), boundaries, last_logits=len(answer) + 1)
-    kept, output, gap = [features], list(answer), float(_gaps(logits[:-1]).min())
+    kept, output = [features], list(answer)
     for _ in range(overrun):
         output.append(int(logits[-1].argmax()))
         logits, features = target.extend(torch.tensor(output[-1:]), boundaries, last_logits=1)
         kept.append(features)
     tokens = prompt + output
-    return Text(tokens, len(prompt), len(answer), torch.cat(kept)[: len(tokens) - 1], gap)
+    return Text(tokens, len(prompt), len(answer), torch.cat(kept)[: len(tokens) - 1])
 
 
 def guesses(prompts: Iterable[list[int]], known: Sequence[list[int]]) -> list[list[int]]:
@@ -88,8 +86,3 @@ def _end(output: Sequence[int], max_new_tokens: int, ends: Sequence[int]) -> int
 
 def _common(guessed: Sequence[int], said: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(guessed, said, strict=False)) if a != b), len(guessed))
-
-
-def _gaps(logits_TV: torch.Tensor) -> torch.Tensor:
-    best = logits_TV.topk(2, -1).values
-    return best[:, 0] - best[:, 1]

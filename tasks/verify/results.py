@@ -120,6 +120,11 @@ class Diagnosis(_Result):
     named: list[str] = Field(description="The one that fits, or all that cannot be told apart; empty = none fits.")
     message: str
 
+    @property
+    def hypothesis(self) -> str | None:
+        """What is named, in words."""
+        return " or ".join(self.named) or None
+
 
 class Verification(_Result):
     """Everything that verification measured; `verdict` has every check with its numbers."""

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tasks.report import Report
-from tasks.verdict import BadInput, Check, Outcome
+from tasks.verdict import Check, Outcome, ProofFailed, Verdict
 from tasks.verify import static
 from tasks.verify.checkpoint import read_checkpoint
 from tasks.verify.diagnosis import diagnose, explain
@@ -88,23 +88,23 @@ def _explained(
 
 
 def read_passes(folder: Path) -> list[Pass]:
-    """The passes of one probe request, in their order. Raises BadInput when nothing, or nothing readable, was recorded."""
+    """The passes of one probe request, in their order. Raises ProofFailed (INVALID) when nothing, or nothing readable, was recorded."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise BadInput(
-            str(folder),
-            found="nothing recorded",
-            expected="a pass of the drafter per file",
-            do="Is the server's environment ours, and its drafter of a supported architecture?",
-        )
+        raise _unproved(f"{folder}: nothing recorded. Is the server's environment ours, and its drafter of a supported architecture?")
     passes = []
     for file in files:
         try:
             tensors = load_file(file)
             passes.append(Pass(**{name: tensors[name] for name in _NAMES}))
         except (SafetensorError, OSError, KeyError) as error:
-            raise BadInput(str(file), found=str(error), expected="a recorded pass", do="Probe the server again.") from error
+            raise _unproved(f"{file}: no recorded pass ({error}). Probe the server again.") from error
     return passes
+
+
+def _unproved(message: str) -> ProofFailed:
+    check = _check("probes recorded", Outcome.INVALID, message, {}, Kind.INVALID_MEASUREMENT)
+    return ProofFailed(Verdict.of("deploy", [check], passed=""))
 
 
 def check_features(
@@ -214,6 +214,9 @@ def check_chain(drafter: Drafter, passes: Sequence[Pass]) -> Check:
         followed += 1
         wrong += int(after.input_ids_T[0]) not in drafter.target_ids_V[before.logits_LV.argmax(-1)].tolist()
     numbers: dict[str, object] = {"followed": followed, "wrong": wrong}
+    if not followed:
+        message = "no draft token was fed on: the server drafted one step at a time. Probe with two draft steps or more."
+        return _check("served draft tokens", Outcome.INVALID, message, numbers, Kind.INVALID_MEASUREMENT)
     if not wrong:
         return _check("served draft tokens", Outcome.PASS, f"{followed} draft tokens are what was chosen", numbers)
     message = (

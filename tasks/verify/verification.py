@@ -179,8 +179,8 @@ def _quality(first: StepAccuracy, checks: Sequence[Check], low: float) -> Check:
 
 def _hypothesis(checks: Sequence[Check], found: Diagnosis | None) -> str | None:
     """What the diagnosis names; else what the first broken check knows by itself."""
-    if found is not None and found.named:
-        return " or ".join(found.named)
+    if found is not None and found.hypothesis:
+        return found.hypothesis
     failed = [check for check in checks if check.verdict is Outcome.FAIL]
     return str(failed[0].numbers["hypothesis"]) if failed and "hypothesis" in failed[0].numbers else None
 

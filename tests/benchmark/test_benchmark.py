@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -29,8 +31,8 @@ def test_a_healthy_drafter_is_measured_as_it_is() -> None:
     machine = Machine()
     result = measure(machine)
     assert bad(result) == {}
-    rounds = sum(len(decode(p, LENGTH, result.steps, machine.skill)[1]) for p in make_prompts(10, 1))
-    cost = 1 + machine.overhead + machine.slope * result.steps
+    rounds = sum(len(decode(p, LENGTH, result.setting.steps, machine.skill)[1]) for p in make_prompts(10, 1))
+    cost = 1 + machine.overhead + machine.slope * result.setting.steps
     true = sum(0.001 * len(p) + 0.05 * (LENGTH - 1) for p in make_prompts(10, 1)) / (
         sum(0.001 * len(p) for p in make_prompts(10, 1)) + 0.05 * cost * rounds
     )
@@ -54,11 +56,12 @@ def test_a_healthy_drafter_is_measured_as_it_is() -> None:
 def test_every_request_is_kept_and_pairs_are_balanced() -> None:
     result = measure(Machine())
     final = [row for row in result.rows if row.phase == "final"]
-    assert len(final) == 2 * 3 * 10
-    firsts = [final[index].server for index in range(0, len(final), 2)]
-    assert all({final[i].server, final[i + 1].server} == {"plain", "speculative"} for i in range(0, len(final), 2))
-    assert all(final[i].prompt == final[i + 1].prompt for i in range(0, len(final), 2))
-    assert firsts.count("plain") == 15
+    assert len(final) == 3 * 3 * 10
+    pairs = [final[i : i + 3] for i in range(0, len(final), 3)]
+    assert all(len({row.prompt for row in pair}) == 1 for pair in pairs)
+    orders = Counter(tuple((row.server, row.again) for row in pair) for pair in pairs)
+    assert set(orders) == set(permutations([("plain", False), ("plain", True), ("speculative", False)]))
+    assert set(orders.values()) == {5}
     assert [row.prompt for row in final if row.repeat == 0] != [row.prompt for row in final if row.repeat == 1]
 
 
@@ -80,7 +83,7 @@ def test_a_best_one_that_was_stopped_is_started_and_warmed_up_again(monkeypatch:
     monkeypatch.setattr("tasks.benchmark.explore.worth_a_start", lambda predicted, best: True)
     machine = Machine()
     result = measure(machine)
-    assert sorted(k for k in machine.started if k) == sorted([1, 2, 3, 4, result.steps])
+    assert sorted(k for k in machine.started if k) == sorted([1, 2, 3, 4, result.setting.steps])
     assert not any(candidate.ruled_out for candidate in result.candidates)
     warm_up = [row for row in result.rows if row.phase == "warm-up" and row.setting == result.setting and row.server == "speculative"]
     assert len(warm_up) == 2 * BenchmarkConfig().warmup_prompts
@@ -91,7 +94,7 @@ def test_an_earlier_choice_needs_no_exploring() -> None:
     first = measure(Machine())
     machine = Machine(seed=3)
     again = measure(machine, given={"choice": first.choice})
-    assert sorted(machine.started, key=str) == [first.steps, None]
+    assert sorted(machine.started, key=str) == [first.setting.steps, None]
     assert again.candidates == first.candidates
     assert not [row for row in again.rows if row.phase == "explore"]
     assert CachedChoice.model_validate_json(first.choice.model_dump_json()) == first.choice

@@ -41,7 +41,7 @@ def test_a_good_config_passes_down_to_sglangs_own_parser(config: Path) -> None:
     ],
 )
 def test_what_a_run_would_refuse_is_refused(config: Path, override: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.examine.doctor", lambda config: [])  # looked at above, and slow
+    monkeypatch.setattr("flows.examine.doctor", lambda config, **_: [])  # looked at above, and slow
     assert examine_here(config, ["deploy.context_length=256", override]) == status
 
 

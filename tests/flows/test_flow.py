@@ -62,6 +62,10 @@ EARLY = {
         {"train": {"draft_vocab_size": 64, "tokens_per_batch": 63}},
         "train.tokens_per_batch: found 63; expected at least 64",
     ),
+    "more requests at once than a server takes": (
+        {"benchmark": {"concurrency": 5}, "deploy": {"context_length": 256, "max_running_requests": 4}},
+        "deploy.max_running_requests: found 4; expected at least 5",
+    ),
     "answers longer than the context": (
         {"deploy": {"context_length": 96}, "benchmark": {"output_tokens": 96}},
         "benchmark.output_tokens: found 96",

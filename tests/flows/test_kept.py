@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from flows.kept import TAKE_OVER, died, running, take_over
+from flows.kept import TAKE_OVER, died, keep, running, take_over
 from flows.serve import start_here, stop_here
 from tasks.config import DeployConfig, TargetConfig
 from tasks.deploy.kept import kept_servers, stop_kept
 from tasks.deploy.ports import free_port
 from tasks.ledger import open_ledger
-from tasks.promote import Release
+from tasks.promote import Release, find_release
 from tasks.report import Silent
 from tasks.store import Store
 from tasks.target import prepare_target
@@ -113,3 +113,14 @@ def test_a_server_that_died_is_told_from_one_that_was_stopped(champion: Champion
     start_here(MODEL)
     stop_here(None)
     assert not died(MODEL) and running(MODEL) is None
+
+
+def test_a_server_that_is_asked_for_otherwise_is_replaced(champion: Champion) -> None:
+    champion()
+    start_here(MODEL)
+    old, (promoted_release, promotion) = running(MODEL), find_release(open_ledger("tiny").client, MODEL)
+    assert old is not None
+    for settings in (promoted_release.deploy, promoted_release.deploy.model_copy(update={"port": old.port})):
+        assert keep(promoted_release, promotion, settings, Silent()).url == old.url
+    kept = keep(promoted_release, promotion, promoted_release.deploy.model_copy(update={"served_name": "other"}), Silent())
+    assert kept.ended == old.url != kept.url and not old.alive

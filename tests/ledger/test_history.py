@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def past(ledger: Ledger, name: str, verdict: str, kind: str = "", **changes: flo
         run.tag({"draftproof.verdict": verdict, "draftproof.kind": kind, "draftproof.stage": "promote"})
         with run.child("export") as child:
             child.text("wiring.json", json.dumps({"features": {"boundaries": [0, 2, int(changes.get("last", 4))]}}))
+        with run.child("environment") as child:
+            seen = [{"process": "serving", "seconds": random.random(), "versions": {"torch": str(changes.get("torch", 1))}}]
+            child.text("environment.json", json.dumps({"interpreters": seen, "machine": {"disk_free": random.random()}}))
     return run.id
 
 
@@ -86,6 +90,8 @@ def test_what_differs_is_told_and_nothing_else() -> None:
     assert found["verdict"] == {"kind": ("", "quality"), "verdict": ("PASS", "WARN")}
     assert found["figures"]["bench.speedup"] == (1.3, 1.1)
     assert found["wiring record"] == {"features.boundaries": ([0, 2, 4], [0, 2, 5])}
-    assert not any(compare(ledger.client, one, one).values())
+    assert not any(compare(ledger.client, one, past(ledger, "a", "PASS")).values()), "times and free space differ always"
+    newer = compare(ledger.client, one, past(ledger, "a", "PASS", torch=2))
+    assert newer["environment"] == {"interpreters.0.versions.torch": ("1", "2")}
     with pytest.raises(BadInput, match="no such run"):
         compare(ledger.client, one, "0" * 32)

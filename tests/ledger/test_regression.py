@@ -42,6 +42,15 @@ def test_without_an_earlier_run_nothing_is_compared() -> None:
     assert judged([past(0, host="elsewhere"), past(1, target_sha256="b"), past(2, verdict="FAIL", kind="rope")]) == {}
 
 
+def test_a_machine_that_was_not_quiet_is_no_reason_to_forget_a_run() -> None:
+    assert set(judged([past(0, verdict="WARN", kind="invalid-measurement"), past(1, verdict="WARN", kind="greedy-divergence")])) == {
+        ALONE,
+        SERVED,
+    }
+    assert judged([past(0, verdict="INVALID", kind="invalid-measurement"), past(1, verdict="FAIL", kind="greedy-divergence")]) == {}
+    assert judged([past(0, verdict="WARN", kind="runtime-interaction")]) == {}, "an alarm is no reference"
+
+
 def test_equal_runs_pass_with_their_numbers() -> None:
     found = judged([past(i) for i in range(3)])
     assert {check.verdict for check in found.values()} == {Outcome.PASS} and set(found) == {ALONE, SERVED}

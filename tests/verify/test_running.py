@@ -40,15 +40,19 @@ class Undecided(PlainTarget):
 
 
 def answers(
-    draft: Path, target: PlainTarget, boundaries: list[int] = BOUNDARIES, change: Callable[[Drafter], Drafter] = lambda drafter: drafter
+    draft: Path,
+    target: PlainTarget,
+    boundaries: list[int] = BOUNDARIES,
+    change: Callable[[Drafter], Drafter] = lambda drafter: drafter,
+    prompts: int = 5,
 ) -> list[Served]:
     """What a float32 server would answer and count that feeds `boundaries`."""
     drafter = change(load_drafter(read_checkpoint(draft), target.embedding()))
-    prompts = [row[: PROMPT + i] for i, row in enumerate(conversations(Path(target.model.name_or_path))[-5:])]
-    texts = [greedy_text(target, prompt, boundaries, max_new_tokens=24, overrun=STEPS) for prompt in prompts]
+    asked = [row[: PROMPT + i % 5] for i, row in enumerate(conversations(Path(target.model.name_or_path))[-prompts:])]
+    texts = [greedy_text(target, prompt, boundaries, max_new_tokens=24, overrun=STEPS) for prompt in asked]
     counts = predict(drafter, texts, [STEPS])[0].per_prompt
     served = []
-    for prompt, text, counted in zip(prompts, texts, counts, strict=True):
+    for prompt, text, counted in zip(asked, texts, counts, strict=True):
         right = sum(number * rounds for number, rounds in enumerate(counted.histogram))
         served.append(Served(prompt, text.tokens[len(prompt) :][: text.output_tokens], counted.verify_rounds, right))
     return served
@@ -80,8 +84,9 @@ def test_a_drafter_that_is_served_as_it_was_trained_passes(fitted_draft: Path, p
             "architecture-flags",
             "norm_output",
         ),
+        (BOUNDARIES, lambda drafter: drafter.changed(norm_before_residual=True), "architecture-flags", "norm_before_residual"),
     ],
-    ids=["the next layers", "another theta", "another flag"],
+    ids=["the next layers", "another theta", "another flag", "another residual"],
 )
 def test_a_mis_wiring_is_named_from_the_counts(
     boundaries: list[int],
@@ -91,7 +96,8 @@ def test_a_mis_wiring_is_named_from_the_counts(
     fitted_draft: Path,
     plain_target: PlainTarget,
 ) -> None:
-    check = judged(fitted_draft, plain_target, answers(fitted_draft, plain_target, boundaries, change))
+    # Of fewer prompts, on one CPU or another, a slight fault moves no count.
+    check = judged(fitted_draft, plain_target, answers(fitted_draft, plain_target, boundaries, change, prompts=20))
     assert (check.verdict, check.kind) == (Outcome.FAIL, kind), check
     named = [way["name"] for way in check.numbers["fit"]]
     assert any(hypothesis in name for name in named) and len(named) <= 3, check

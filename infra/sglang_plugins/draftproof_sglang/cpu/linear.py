@@ -1,18 +1,27 @@
 """Linear layers for several tokens at once, which is what verification computes.
 
-In float32 PyTorch's own product takes one or three tokens at the speed of the memory, but is twice as slow from four on (torch 2.14.1 on
-one AVX-512 core, 12 layers of SmolLM2-135M and its head: 17, 20, 33 and 49 ms for 1, 3, 4 and 8 tokens). oneDNN with weights laid out
-beforehand takes 18, 23, 23 and 27 ms. So from four tokens on its kernel is used, on a second copy of the weights.
+In float32 PyTorch's own product is MKL's. On an Intel CPU it takes one to three tokens at the speed of the memory, but is twice as slow
+from four on (torch 2.14.1 on one AVX-512 core, 12 layers of SmolLM2-135M and its head: 17, 20, 33 and 49 ms for 1, 3, 4 and 8 tokens).
+oneDNN with weights laid out beforehand takes 18, 23, 23 and 27 ms. On an AMD CPU MKL multiplies token by token (two EPYC cores with
+AVX-512, the head alone: 9.9, 33.5, 17.0 and 17.7 ms; oneDNN 4.5, 3.9, 3.6 and 4.4 ms). So oneDNN's kernel is used, on a second copy of
+the weights, from four tokens on where MKL is at home, and always elsewhere.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-FROM_TOKENS = 4
+
+def _from_tokens(cpu: str) -> int:
+    """The least number of tokens that oneDNN's kernel is used for, by the text of /proc/cpuinfo. No timing: both servers must agree."""
+    return 4 if "GenuineIntel" in cpu else 1
+
+
+FROM_TOKENS = _from_tokens(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
 _PACKED = "draftproof_packed"
 
 
