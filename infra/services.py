@@ -17,6 +17,7 @@ import httpx
 import typer
 from pydantic import BaseModel, ConfigDict
 
+from flows.automations import ADDRESS, bring_up_to_date, webhook_address
 from tasks.ledger.store import artifact_root, connect, tracking_uri
 from tasks.processes import Process, end_processes
 from tasks.store import home, locked, write_atomic
@@ -53,9 +54,9 @@ def running() -> dict[str, Service]:
 
 
 def _environment(prefect_url: str, mlflow_url: str) -> dict[str, str]:
-    """What the worker, and the flows that it starts, are told."""
+    """What the worker, and the flows that it starts, are told: not the webhook's address, which Prefect's server alone needs."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != ADDRESS},
         "PREFECT_API_URL": f"{prefect_url}/api",
         "PREFECT_HOME": str(home() / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -124,7 +125,7 @@ def up(
 ) -> None:
     """Start what is not running, and bring the deployments up to date."""
     prefect_url, mlflow_url = f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}"
-    environment = _environment(prefect_url, mlflow_url)
+    environment, address = _environment(prefect_url, mlflow_url), webhook_address()
     store = tracking_uri()
     connect()  # a fresh SQLite file is initialised by one process alone
     _start(
@@ -146,6 +147,8 @@ def up(
     _prefect(["work-pool", "create", _POOL, "--type", "process", "--overwrite"], environment)
     # One run at a time has the machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them.
     _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment, unless="already exists")
+    automations = bring_up_to_date(f"{prefect_url}/api", address)
+    print(f"automations: {', '.join(automations)}" + ("" if address else f" (nobody is told of failures: {ADDRESS} is not set)"))
     _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:

@@ -1,0 +1,41 @@
+"""Automations and the webhook's address in a real Prefect server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+
+from flows.automations import BLOCK, bring_up_to_date
+from tasks.verdict import MachineTrouble
+from tests.security.canary import WORD, files_that_tell
+
+pytestmark = pytest.mark.usefixtures("prefect")
+DEAD, FAILED = "a run that is not heard of any more", "tell of a run that failed"
+
+
+def on() -> list[str]:
+    with get_client(sync_client=True) as client:
+        return sorted(automation.name for automation in client.read_automations())
+
+
+def test_they_follow_the_file_and_the_environment() -> None:
+    api = PREFECT_API_URL.value()
+    assert bring_up_to_date(api, None) == [DEAD] == on()
+    for address in ("http://127.0.0.1:1/first", f"http://127.0.0.1:1/{WORD}"):
+        assert bring_up_to_date(api, address) == [DEAD, FAILED]
+        assert on() == sorted([DEAD, FAILED]), "brought up to date, not made twice"
+        assert Webhook.load(BLOCK).url.get_secret_value() == address
+    assert list(PREFECT_HOME.value().glob("*.db*")) and files_that_tell(Path(PREFECT_HOME.value())) == [], "kept encrypted"
+    assert bring_up_to_date(api, None) == [DEAD] == on()
+    with pytest.raises(ValueError, match="Unable to find block document"):
+        Webhook.load(BLOCK)
+
+
+def test_a_server_that_is_not_there_is_told_without_the_address() -> None:
+    with pytest.raises(MachineTrouble, match="ConnectError") as told:
+        bring_up_to_date("http://127.0.0.1:1/api", f"http://127.0.0.1:1/{WORD}")
+    assert WORD not in str(told.value) and told.value.__cause__ is None
