@@ -1,4 +1,4 @@
-"""What Prefect does by itself, `infra/automations.yaml`: brought up to date in a server that runs."""
+"""What Prefect does by itself, in a server that runs: `infra/automations.yaml`, and the schedules that were switched on."""
 
 from __future__ import annotations
 
@@ -64,6 +64,21 @@ def bring_up_to_date(api: str, address: str | None) -> list[str]:
     return made
 
 
+@contextmanager
+def schedules_kept(api: str) -> Iterator[None]:
+    """Schedules that were switched on stay on: `prefect deploy`, called inside of it, makes each anew as its file has it.
+
+    Raises MachineTrouble.
+    """
+    with _client(api) as client:
+        on = [deployment.id for deployment in client.read_deployments() if any(each.active for each in deployment.schedules)]
+    yield
+    with _client(api) as client:
+        for deployment in on:
+            for schedule in client.read_deployment_schedules(deployment):
+                client.update_deployment_schedule(deployment, schedule.id, active=True)
+
+
 def with_block(given: Mapping[str, Any], block: str | None) -> dict[str, Any] | None:
     """An automation of the file with the block's id in place of its name; None where it needs a block and there is none."""
     needs = [action.get("block_document_id") == BLOCK for action in given["actions"]]
@@ -104,4 +119,4 @@ def _client(api: str) -> Iterator[SyncPrefectClient]:
         with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
             yield client
     except (PrefectException, httpx.HTTPError) as error:
-        raise MachineTrouble(f"Prefect took no automation: {type(error).__name__}; its server's log says more") from None
+        raise MachineTrouble(f"Prefect, asked for automations and schedules at {api}: {type(error).__name__}; its log says more") from None

@@ -17,7 +17,7 @@ import httpx
 import typer
 from pydantic import BaseModel, ConfigDict
 
-from flows.automations import ADDRESS, bring_up_to_date, webhook_address
+from flows.automations import ADDRESS, bring_up_to_date, schedules_kept, webhook_address
 from tasks.ledger.store import artifact_root, connect, tracking_uri
 from tasks.processes import Process, end_processes
 from tasks.store import home, locked, write_atomic
@@ -149,7 +149,8 @@ def up(
     _prefect(["work-queue", "create", "machine", "--pool", _POOL, "--limit", "1"], environment, unless="already exists")
     automations = bring_up_to_date(f"{prefect_url}/api", address)
     print(f"automations: {', '.join(automations)}" + ("" if address else f" (nobody is told of failures: {ADDRESS} is not set)"))
-    _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
+    with schedules_kept(f"{prefect_url}/api"):
+        _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:
         _use_profile(f"{prefect_url}/api")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_DATABASE_CONNECTION_URL
 
 from flows.automations import BLOCK, bring_up_to_date
 from tasks.verdict import MachineTrouble
@@ -29,7 +29,8 @@ def test_they_follow_the_file_and_the_environment() -> None:
         assert bring_up_to_date(api, address) == [DEAD, FAILED]
         assert on() == sorted([DEAD, FAILED]), "brought up to date, not made twice"
         assert Webhook.load(BLOCK).url.get_secret_value() == address
-    assert list(PREFECT_HOME.value().glob("*.db*")) and files_that_tell(Path(PREFECT_HOME.value())) == [], "kept encrypted"
+    folder = Path(PREFECT_SERVER_DATABASE_CONNECTION_URL.value().removeprefix("sqlite+aiosqlite:///")).parent
+    assert list(folder.glob("*.db")) and files_that_tell(folder) == [], "kept encrypted"
     assert bring_up_to_date(api, None) == [DEAD] == on()
     with pytest.raises(ValueError, match="Unable to find block document"):
         Webhook.load(BLOCK)
