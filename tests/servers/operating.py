@@ -87,7 +87,8 @@ class Operated:
         return self._call([sys.executable, "infra/services.py", "down"], self.environment)
 
     def draftproof(self, *words: str) -> str:
-        return self._call([sys.executable, "-m", "flows.cli", *words], {**self.environment, "MLFLOW_TRACKING_URI": self.mlflow})
+        environment = {**self.environment, "MLFLOW_TRACKING_URI": self.mlflow}
+        return self._call([sys.executable, "-m", "flows.cli", *words], environment)
 
     def prefect(self, *words: str, fails: bool = False) -> str:
         """From a folder that is not the project's."""
