@@ -19,6 +19,7 @@ import httpx
 import typer
 from pydantic import BaseModel, ConfigDict
 
+from flows.automations import ADDRESS, bring_up_to_date, schedules_kept, webhook_address
 from tasks.ledger.store import artifact_root, connect, tracking_uri
 from tasks.processes import Process, end_processes
 from tasks.store import home, locked, write_atomic
@@ -55,9 +56,9 @@ def running() -> dict[str, Service]:
 
 
 def _environment(prefect_url: str, mlflow_url: str) -> dict[str, str]:
-    """What the worker, and the flows that it starts, are told."""
+    """What the worker, and the flows that it starts, are told: not the webhook's address, which Prefect's server alone needs."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != ADDRESS},
         "PREFECT_API_URL": f"{prefect_url}/api",
         "PREFECT_HOME": str(home() / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -132,7 +133,7 @@ def up(
 ) -> None:
     """Start what is not running, and bring the deployments up to date."""
     prefect_url, mlflow_url = f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}"
-    environment = _environment(prefect_url, mlflow_url)
+    environment, address = _environment(prefect_url, mlflow_url), webhook_address()
     store = tracking_uri()
     connect()  # a fresh SQLite file is initialised by one process alone
     _start(
@@ -152,7 +153,10 @@ def up(
         health=f"{mlflow_url}/health",
     )
     _make_pool(_POOL, environment)
-    _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
+    automations = bring_up_to_date(f"{prefect_url}/api", address)
+    print(f"automations: {', '.join(automations)}" + ("" if address else f" (nobody is told of failures: {ADDRESS} is not set)"))
+    with schedules_kept(f"{prefect_url}/api"):
+        _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:
         _use_profile(f"{prefect_url}/api")

@@ -15,14 +15,23 @@ import httpx
 import psutil
 import pytest
 from mlflow import MlflowClient
+from pydantic import BaseModel
 
+from flows import benchmark_drafter, train_verify_deploy, verify_drafter, watch_acceptance
 from tests.processes import processes_of
 from tests.security.canary import beyond_this_machine, listening
+from tests.servers.browser import BROWSER, chromium
 from tests.tiny import prompts_jsonl
 
 pytestmark = pytest.mark.servers
 PROJECT = Path(__file__).resolve().parents[2]
 PREFECT = Path(sys.executable).with_name("prefect")
+FORMS = {
+    "train-verify-deploy/nightly": train_verify_deploy.Parameters,
+    "verify-drafter/default": verify_drafter.Parameters,
+    "benchmark-drafter/default": benchmark_drafter.Parameters,
+    "watch-acceptance/default": watch_acceptance.Parameters,
+}
 
 
 def free_port() -> int:
@@ -82,3 +91,20 @@ def test_everything_listens_on_this_machine_only(up: dict[str, Any]) -> None:
     sockets = listening(child for service in services for child in (service, *service.children(recursive=True)))
     assert {f"127.0.0.1:{port}" for port in up["ports"].values()} <= sockets
     assert beyond_this_machine(sockets) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: Debian's package is `chromium`")
+@pytest.mark.parametrize(("name", "parameters"), FORMS.items())
+def test_the_form_of_a_deployment_is_typed_and_explained(
+    name: str, parameters: type[BaseModel], up: dict[str, Any], tmp_path: Path
+) -> None:
+    """Prefect's own page for a custom run, as a browser draws it: each parameter has its help and something to fill in."""
+    server = f"http://127.0.0.1:{up['ports']['prefect']}"
+    deployment = httpx.get(f"{server}/api/deployments/name/{name}").raise_for_status().json()["id"]
+    with chromium(tmp_path / "profile") as page:
+        page.open(f"{server}/v2/deployments/deployment/{deployment}/run")
+        helps = [field.description for field in parameters.model_fields.values() if field.description]
+        for text in helps:
+            page.until(f"document.body.innerText.includes({json.dumps(text)})")
+        fields = page.evaluate("document.querySelectorAll('form input, form textarea, form [role=combobox], form [role=switch]').length")
+        assert fields >= len(parameters.model_fields), page.text

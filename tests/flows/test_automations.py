@@ -1,0 +1,65 @@
+"""Automations and the webhook's address in a real Prefect server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_DATABASE_CONNECTION_URL
+
+from flows.automations import BLOCK, bring_up_to_date, schedules_kept
+from tasks.verdict import MachineTrouble
+from tests.security.canary import WORD, files_that_tell
+
+pytestmark = pytest.mark.usefixtures("prefect")
+DEAD, FAILED = "a run that is not heard of any more", "tell of a run that failed"
+
+
+def on() -> list[str]:
+    with get_client(sync_client=True) as client:
+        return sorted(automation.name for automation in client.read_automations())
+
+
+def test_they_follow_the_file_and_the_environment() -> None:
+    api = PREFECT_API_URL.value()
+    assert bring_up_to_date(api, None) == [DEAD] == on()
+    for address in ("http://127.0.0.1:1/first", f"http://127.0.0.1:1/{WORD}"):
+        assert bring_up_to_date(api, address) == [DEAD, FAILED]
+        assert on() == sorted([DEAD, FAILED]), "brought up to date, not made twice"
+        assert Webhook.load(BLOCK).url.get_secret_value() == address
+    folder = Path(PREFECT_SERVER_DATABASE_CONNECTION_URL.value().removeprefix("sqlite+aiosqlite:///")).parent
+    assert list(folder.glob("*.db")) and files_that_tell(folder) == [], "kept encrypted"
+    assert bring_up_to_date(api, None) == [DEAD] == on()
+    with pytest.raises(ValueError, match="Unable to find block document"):
+        Webhook.load(BLOCK)
+
+
+def test_a_server_that_is_not_there_is_told_without_the_address() -> None:
+    with pytest.raises(MachineTrouble, match="ConnectError") as told:
+        bring_up_to_date("http://127.0.0.1:1/api", f"http://127.0.0.1:1/{WORD}")
+    assert WORD not in str(told.value) and told.value.__cause__ is None
+
+
+def deployed(active: bool) -> UUID:
+    """As `prefect deploy` does it, the first time and every other."""
+    with get_client(sync_client=True) as client:
+        schedule = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *"), active=active)
+        return client.create_deployment(client.create_flow_from_name("some-flow"), name="nightly", schedules=[schedule])
+
+
+def switched(deployment: UUID) -> list[bool]:
+    with get_client(sync_client=True) as client:
+        return [schedule.active for schedule in client.read_deployment_schedules(deployment)]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_schedule_stays_as_it_was_switched(on: bool) -> None:
+    deployment = deployed(on)
+    with schedules_kept(PREFECT_API_URL.value()):
+        assert deployed(False) == deployment and switched(deployment) == [False]
+    assert switched(deployment) == [on]
