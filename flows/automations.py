@@ -52,8 +52,8 @@ def bring_up_to_date(api: str, address: str | None) -> list[str]:
             known = client.read_automations_by_name(given["name"])
             filled = with_block(given, block)
             if filled is None:
-                for automation in known:
-                    client.delete_automation(automation.id)
+                for each in known:
+                    client.delete_automation(each.id)
                 continue
             automation = AutomationCore.model_validate(filled)
             if known:

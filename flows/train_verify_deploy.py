@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flows.artifacts import show
-from flows.outcome import UNCHANGED, RunReport, StageName
 from flows.kept import TAKE_OVER
+from flows.outcome import UNCHANGED, RunReport, StageName
 from flows.pipeline import run_pipeline
 from flows.progress import PlainLines, last_report, watcher
 from tasks.config import Config, load

@@ -42,7 +42,10 @@ def test_each_side_looks_at_what_it_does(sides: tuple[EnvironmentRecord, Environ
     assert [each.process for each in training.interpreters] == ["pipeline"]
     assert [each.process for each in serving.interpreters] == ["worker", "serving"]
     stages = [{c.name.removeprefix("modules of stage ") for c in side.checks if c.name.startswith("modules of")} for side in sides]
-    assert stages == [{"flow", "target", "data", "capture", "train", "export", "verify"}, {"flow", "target", "verify", "benchmark", "deploy"}]
+    assert stages == [
+        {"flow", "target", "data", "capture", "train", "export", "verify"},
+        {"flow", "target", "verify", "benchmark", "deploy"},
+    ]
     assert training.memory_needed < serving.memory_needed
     assert "port" in {c.name for c in serving.checks} - {c.name for c in training.checks}
     assert {c.verdict for side in sides for c in side.checks} == {Outcome.PASS}
@@ -108,7 +111,14 @@ SIDES = {
     "serving without what trains": (("speculators", "datasets"), ("flows.serving_stage", "flows.serving", "tasks.verify.served")),
     "training without what serves": (
         ("sglang", "draftproof_sglang"),
-        ("flows.cli", "flows.train_verify_deploy", "tasks.train.stage", "tasks.capture.run", "tasks.export.door", "tasks.verify.verification"),
+        (
+            "flows.cli",
+            "flows.train_verify_deploy",
+            "tasks.train.stage",
+            "tasks.capture.run",
+            "tasks.export.door",
+            "tasks.verify.verification",
+        ),
     ),
 }
 

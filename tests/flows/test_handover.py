@@ -36,14 +36,16 @@ def drafter(tmp_path: Path) -> Path:
     return folder
 
 
-
 def test_an_order_arrives(run: Run, other: Run) -> None:
     order = Order(
         job="benchmark",
         config=Config.model_validate({"target": {"source": "x", "name": "tiny"}, "serving": {"pool": "there"}}),
         holds_machine="here",
         prompts=[[1, 2], [3]],
-        predicted=[(Setting(steps=2), Prediction(rounds=[3], right=[2])), (Setting(steps=2, topk=2, draft_tokens=4), Prediction(rounds=[1], right=[2]))],
+        predicted=[
+            (Setting(steps=2), Prediction(rounds=[3], right=[2])),
+            (Setting(steps=2, topk=2, draft_tokens=4), Prediction(rounds=[1], right=[2])),
+        ],
     )
     assert receive(other, "benchmark-order", send(run, "benchmark-order", order), Order) == order
 
@@ -58,7 +60,9 @@ def test_one_that_was_changed_on_its_way_is_refused(run: Run, other: Run) -> Non
 
 
 def test_one_of_another_version_says_so(run: Run, other: Run) -> None:
-    sha256 = send(run, "deploy-result", Order(job="deploy", config=Config.model_validate({"target": {"source": "x", "name": "t"}}), holds_machine=""))
+    sha256 = send(
+        run, "deploy-result", Order(job="deploy", config=Config.model_validate({"target": {"source": "x", "name": "t"}}), holds_machine="")
+    )
     with pytest.raises(MachineTrouble, match="same commit"):
         receive(other, "deploy-result", sha256, Result)
 
@@ -83,7 +87,7 @@ def test_files_that_are_not_those_that_were_sent_are_refused(run: Run, other: Ru
 
 
 def test_a_run_that_the_store_has_not(own_home: Path) -> None:
-    with pytest.raises(MachineTrouble, match="has no run 0{32}.* set MLFLOW_TRACKING_URI here"):
+    with pytest.raises(MachineTrouble, match=r"has no run 0{32}.* set MLFLOW_TRACKING_URI here"):
         open_ledger("tiny").opened("0" * 32)
 
 
@@ -94,7 +98,10 @@ BROKEN = Verdict.of("deploy", [Check(name="served logits", verdict=Outcome.FAIL,
     ("error", "told"),
     [
         (ProofFailed(BROKEN), "FAIL [rope] in deploy: they differ"),
-        (BadInput("deploy.port", found=1, expected="2", do="Mend it."), "deploy.port (in work pool 'there'): found 1; expected 2. Mend it."),
+        (
+            BadInput("deploy.port", found=1, expected="2", do="Mend it."),
+            "deploy.port (in work pool 'there'): found 1; expected 2. Mend it.",
+        ),
         (MachineTrouble("the server died"), "in work pool 'there': the server died"),
     ],
 )

@@ -20,9 +20,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def ask(pool: str, said: list[str] | None = None) -> Any:
-    return run_in_pool(
-        pool, FLOW, name="deploy of 0123abcd", parameters={}, patience=3, say=(said if said is not None else []).append
-    )
+    return run_in_pool(pool, FLOW, name="deploy of 0123abcd", parameters={}, patience=3, say=(said if said is not None else []).append)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`make up` in a home of its own, asked through the `prefect` command and Prefect's API; a webhook's other end; a client that never stops."""
+"""`make up` in a home of its own, asked by the `prefect` command and Prefect's API; a webhook's other end; a client that never stops."""
 
 from __future__ import annotations
 
@@ -191,4 +191,3 @@ class Client:
             except httpx.HTTPError as error:
                 if attempt:
                     self.wrong.append(f"{url}: {error!r}")
-

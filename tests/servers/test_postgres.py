@@ -47,7 +47,16 @@ class Database:
         return f"postgresql://draftproof:{PASSWORD}@127.0.0.1:{self.port}/mlflow"
 
     def ask(self, query: str) -> str:
-        command = [f"{BINARIES}/psql", "--host=127.0.0.1", f"--port={self.port}", "--username=draftproof", "--tuples-only", "--no-align", "mlflow", "-c"]
+        command = [
+            f"{BINARIES}/psql",
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            "--username=draftproof",
+            "--tuples-only",
+            "--no-align",
+            "mlflow",
+            "-c",
+        ]
         done = subprocess.run([*command, query], env={**os.environ, "PGPASSWORD": PASSWORD}, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
