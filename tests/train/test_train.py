@@ -269,3 +269,9 @@ def test_names_in_the_checkpoint(product: TrainProduct) -> None:
     with safe_open(product.folder / "checkpoint" / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
     assert {"fc.weight", "lm_head.weight", "d2t", "t2d", "layers.0.hidden_norm.weight"} <= names
+
+
+def test_a_drafter_from_the_store_needs_no_library_that_trains() -> None:
+    asked = "import sys, tasks.train.stage; print(sorted({'speculators', 'transformers', 'datasets'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[]\n"
