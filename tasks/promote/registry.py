@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 _TAG = "draftproof."
+_MODELS = "models:/"  # MLflow's scheme of a LoggedModel's files
 _NOT_THE_DRAFTERS = {"product.json"}  # the store's own note
 
 
@@ -36,13 +37,18 @@ def register(client: MlflowClient, *, experiment: str, run_id: str, release: Rel
         changed = _changed_meanwhile(verdict, previous)
         verdict = verdict.also(changed)
         alias: Alias = "challenger" if verdict.verdict.exit_status else "champion"
-        source = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
+        uploaded = _uploaded(client, release.model, files_sha256) or _upload(client, experiment, run_id, release, names)
         _attach_data(client, run_id, release.data)
-        _attach_figures(client, run_id, source, release.data)
+        _attach_figures(client, run_id, uploaded, release.data)
         tags = _tags(release, verdict, files_sha256, previous.version if previous else None)
         with _named_in_environment(client.tracking_uri):
             version = client.create_model_version(
-                release.model, source=source, run_id=run_id, tags=tags, description=f"**{verdict.verdict}** {verdict.message}"
+                release.model,
+                source=_MODELS + uploaded,
+                model_id=uploaded,
+                run_id=run_id,
+                tags=tags,
+                description=f"**{verdict.verdict}** {verdict.message}",
             )
         # Last: until here nothing that serves has changed.
         client.set_registered_model_alias(release.model, alias, version.version)
@@ -243,19 +249,19 @@ def _by_alias(client: MlflowClient, model: str, alias: str) -> ModelVersion | No
 
 
 def _uploaded(client: MlflowClient, model: str, files_sha256: str) -> str | None:
-    """The source of an earlier version with the same files: a second run with nothing changed uploads nothing."""
+    """The LoggedModel of an earlier version with the same files: a second run with nothing changed uploads nothing."""
     same = [v for v in client.search_model_versions(f"name = '{model}'") if v.tags.get(_TAG + "files_sha256") == files_sha256]
-    return same[0].source if same else None
+    return str(same[0].source).removeprefix(_MODELS) if same else None
 
 
 def _upload(client: MlflowClient, experiment: str, run_id: str, release: Release, names: list[str]) -> str:
-    """A LoggedModel with the drafter's files. The registry refuses a local path outside of the run as a source."""
+    """The id of a LoggedModel with the drafter's files. The registry refuses a local path outside of the run as a source."""
     model = client.create_logged_model(experiment, name=release.model, source_run_id=run_id, model_type="eagle3")
     for name in names:
         folder = str(Path(name).parent) if "/" in name else None
         client.log_model_artifact(model.model_id, str(release.drafter / name), folder)
     client.finalize_logged_model(model.model_id, "READY")
-    return f"models:/{model.model_id}"
+    return str(model.model_id)
 
 
 def _attach_data(client: MlflowClient, run_id: str, data: Sequence[DataSource]) -> None:
@@ -269,11 +275,11 @@ def _attach_data(client: MlflowClient, run_id: str, data: Sequence[DataSource]) 
     client.log_inputs(run_id, [DatasetInput(dataset(source), [InputTag("mlflow.data.context", source.use)]) for source in data])
 
 
-def _attach_figures(client: MlflowClient, run_id: str, source: str, data: Sequence[DataSource]) -> None:
+def _attach_figures(client: MlflowClient, run_id: str, model_id: str, data: Sequence[DataSource]) -> None:
     """The run's figures, on the LoggedModel too: there they are compared from drafter to drafter, each with its data."""
     from mlflow.entities import Metric
 
-    now, model_id = int(time.time() * 1000), source.removeprefix("models:/")
+    now = int(time.time() * 1000)
 
     def metric(name: str, value: float) -> Metric:
         use = "evaluation" if name.startswith("bench.") or name == "verify.accept_length" else "training"

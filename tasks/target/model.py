@@ -14,6 +14,7 @@ from tasks.device import Placement, place
 from tasks.target import attention
 from tasks.target.answering import answer_all
 from tasks.verdict import BadInput
+from tasks.wiring import rope
 from tasks.wiring.answering import Answer
 from tasks.wiring.families import text_config
 
@@ -30,6 +31,7 @@ class Facts:
     num_layers: int
     eos_token_ids: tuple[int, ...]
     model_type: str
+    rope_theta: float | None
 
 
 class Target:
@@ -141,7 +143,8 @@ def facts_of(model: Any) -> Facts:
     """Sizes, and every token that ends an answer (config.json and generation_config.json name one or several)."""
     config = text_config(model.config.to_dict())
     eos = {e for c in (model.config, model.generation_config) if c is not None for e in _as_list(getattr(c, "eos_token_id", None))}
-    return Facts(config["hidden_size"], config["vocab_size"], config["num_hidden_layers"], tuple(sorted(eos)), model.config.model_type)
+    sizes = (config["hidden_size"], config["vocab_size"], config["num_hidden_layers"])
+    return Facts(*sizes, tuple(sorted(eos)), model.config.model_type, rope.theta_of(config))
 
 
 @contextmanager

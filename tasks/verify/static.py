@@ -16,6 +16,7 @@ from tasks.wiring import served_config, vocabulary
 from tasks.wiring.boundaries import default_boundaries
 from tasks.wiring.families import family
 from tasks.wiring.kinds import Kind
+from tasks.wiring.probes import FILE as PROBES
 from tasks.wiring.record import FILE, Rope, WiringRecord
 from tasks.wiring.target import TargetFacts
 from tasks.wiring.translate import boundaries_of_speculators, sglang_boundaries, sglang_default_boundaries, sglang_ids
@@ -59,7 +60,7 @@ def examine(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetF
     checks = [
         *([boundary_check, *tensors] if by_width else [*tensors, boundary_check]),
         _flags(checkpoint, record),
-        _rope(checkpoint.architecture, record),
+        _rope(checkpoint, record, target),
         _target(checkpoint, record, target),
     ]
     if not any(check.verdict is Outcome.FAIL for check in tensors):
@@ -165,7 +166,8 @@ def _as_served(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return {**config, **config["transformer_layer_config"]}
 
 
-def _rope(architecture: Architecture, record: WiringRecord | None) -> Check:
+def _rope(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetFacts) -> Check:
+    architecture = checkpoint.architecture
     trained: Rope | None = record.draft.rope if record and record.draft else None
     numbers: dict[str, object] = {"config": architecture.rope.model_dump(), "trained": trained.model_dump() if trained else None}
     if trained is not None and architecture.rope != trained:
@@ -175,6 +177,15 @@ def _rope(architecture: Architecture, record: WiringRecord | None) -> Check:
             "Set rope_parameters as trained."
         )
         return Check(name="rope", verdict=Outcome.FAIL, kind=Kind.ROPE, message=message, numbers=numbers)
+    # Another theta can cost less accuracy than the held-out text can tell: without a record or golden probes nobody else says it.
+    proven = trained is not None or (checkpoint.folder / PROBES).is_file()
+    if not proven and target.rope_theta not in (None, architecture.rope.theta):
+        numbers["target_theta"] = target.rope_theta
+        message = (
+            f"config.json resolves to RoPE {_rope_text(architecture.rope)}, the target's theta is {target.rope_theta:g}; "
+            "neither a record nor golden probes say with which the drafter was trained. Check it."
+        )
+        return Check(name="rope", verdict=Outcome.WARN, kind=Kind.ROPE, message=message, numbers=numbers)
     return Check(name="rope", verdict=Outcome.PASS, message=f"RoPE {_rope_text(architecture.rope)}", numbers=numbers)
 
 

@@ -51,6 +51,14 @@ def resolve(config: Mapping[str, Any], where: str = "config.json") -> Rope:
     )
 
 
+def theta_of(config: Mapping[str, Any]) -> float | None:
+    """A target's own theta; None where its kind of RoPE is none that a drafter can have."""
+    try:
+        return resolve(config).theta
+    except BadInput:
+        return None
+
+
 def says_theta(config: Mapping[str, Any]) -> bool:
     """Whether a config.json names a theta at all; if not, every engine takes 10000 in silence."""
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}

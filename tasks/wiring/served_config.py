@@ -9,7 +9,7 @@ from typing import Any
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.wiring.families import Family, family_of_config, text_config
 from tasks.wiring.kinds import Kind
-from tasks.wiring.rope import resolve, says_theta
+from tasks.wiring.rope import resolve, says_theta, theta_of
 from tasks.wiring.translate import sglang_boundaries, sglang_default_boundaries, sglang_ids
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -183,9 +183,8 @@ def check_rope(config: Mapping[str, Any], target: TargetSizes) -> Check:
     except BadInput as error:
         return broken("rope", Kind.ROPE, str(error))
     numbers = {"theta": rope.theta, "type": rope.type, "head_dim": rope.head_dim}
-    try:
-        of_target = resolve(target.config).theta
-    except BadInput:
+    of_target = theta_of(target.config)
+    if of_target is None:
         return passed("rope", f"theta {rope.theta:g}; the target's own cannot be compared", numbers)
     if rope.theta != of_target:
         said = "says" if says_theta(config) else "says no theta, so SGLang takes"

@@ -26,6 +26,10 @@ class TargetFacts(Protocol):
     @property
     def model_type(self) -> str: ...
 
+    @property
+    def rope_theta(self) -> float | None:
+        """None where its kind of RoPE cannot be compared with a drafter's."""
+
 
 class TargetForward(Protocol):
     """A target that decodes one sequence, float32 results on the CPU whatever it computes in.

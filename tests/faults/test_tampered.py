@@ -70,6 +70,16 @@ def test_a_bare_folder_says_it_too(name: str, fitted_draft: Path, plain_target: 
     assert _BARE[name] in f"{verdict.hypothesis} {verdict.message}", verdict
 
 
+def test_a_bare_folder_whose_theta_costs_nothing_is_at_least_asked_about(
+    fitted_draft: Path, plain_target: PlainTarget, tmp_path: Path
+) -> None:
+    folder = copied(fitted_draft, tmp_path / "tampered", BARE)
+    settings(rope_parameters={"rope_type": "default", "rope_theta": 10001.0})(folder)
+    verdict = verify(folder, plain_target).verdict
+    assert (verdict.verdict, verdict.kind) == (Outcome.WARN, "rope"), verdict
+    assert "theta 10001" in verdict.message and "target's theta is 10000" in verdict.message
+
+
 @pytest.fixture(scope="module")
 def second_training(tmp_path_factory: pytest.TempPathFactory, fitted_target: Path) -> Path:
     """The same target, data and settings, trained again from another seed: a drafter as good, and another one."""

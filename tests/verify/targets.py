@@ -17,6 +17,7 @@ class Facts:
     num_layers: int
     eos_token_ids: tuple[int, ...]
     model_type: str
+    rope_theta: float | None
 
 
 class PlainTarget:
@@ -27,7 +28,8 @@ class PlainTarget:
 
         self.model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         config = self.model.config
-        self.facts = Facts(config.hidden_size, config.vocab_size, config.num_hidden_layers, (config.eos_token_id,), config.model_type)
+        sizes = (config.hidden_size, config.vocab_size, config.num_hidden_layers)
+        self.facts = Facts(*sizes, (config.eos_token_id,), config.model_type, config.rope_parameters["rope_theta"])
         self._tokens = torch.empty(0, dtype=torch.int64)
         self._last: list[torch.Tensor] = []
         self.model.model.layers[-1].register_forward_hook(

@@ -24,7 +24,7 @@ class Counter:
     """A target whose next token is the last one plus 1 (mod V): its features say which token it saw."""
 
     def __init__(self, ends: tuple[int, ...] = ()) -> None:
-        self.facts = Facts(HIDDEN, VOCAB, 6, ends, "llama")
+        self.facts = Facts(HIDDEN, VOCAB, 6, ends, "llama", None)
         self.tokens: list[int] = []
 
     def start(self) -> None:
