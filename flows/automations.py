@@ -40,6 +40,7 @@ def webhook_address(environment: Mapping[str, str] = os.environ) -> str | None:
 def bring_up_to_date(api: str, address: str | None) -> list[str]:
     """Create or update every automation in the server at `api`; the names of those that are on.
 
+    One that is as the file has it is left alone: an update would forget the runs that it waits to hear of.
     Without an address, what needs it is taken out of the server, and so is the address of an earlier time.
     Raises MachineTrouble with the kind of Prefect's error alone: its text may hold what was sent.
     """
@@ -56,10 +57,10 @@ def bring_up_to_date(api: str, address: str | None) -> list[str]:
                     client.delete_automation(each.id)
                 continue
             automation = AutomationCore.model_validate(filled)
-            if known:
-                client.update_automation(known[0].id, automation)
-            else:
+            if not known:
                 client.create_automation(automation)
+            elif AutomationCore.model_validate(known[0].model_dump(include=set(AutomationCore.model_fields))) != automation:
+                client.update_automation(known[0].id, automation)
             made.append(automation.name)
     return made
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.events.schemas.automations import AutomationCore
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_DATABASE_CONNECTION_URL
 
 from flows.automations import BLOCK, bring_up_to_date, schedules_kept
@@ -37,6 +39,25 @@ def test_they_follow_the_file_and_the_environment() -> None:
     assert bring_up_to_date(api, None) == [DEAD] == on()
     with pytest.raises(ValueError, match="Unable to find block document"):
         Webhook.load(BLOCK)
+
+
+def test_one_that_is_up_to_date_is_left_alone() -> None:
+    """Prefect forgets what an automation waits for when it is updated, be it to the same."""
+
+    def changed() -> dict[str, object]:
+        assert bring_up_to_date(PREFECT_API_URL.value(), "http://127.0.0.1:1/told") == [DEAD, FAILED]
+        found = httpx.post(f"{PREFECT_API_URL.value()}/automations/filter", json={}, trust_env=False).raise_for_status().json()
+        return {automation["name"]: automation["updated"] for automation in found}
+
+    first = changed()
+    assert changed() == first
+    with get_client(sync_client=True) as client:
+        (dead,) = client.read_automations_by_name(DEAD)
+        client.update_automation(
+            dead.id, AutomationCore.model_validate({**dead.model_dump(include=set(AutomationCore.model_fields)), "description": "by hand"})
+        )
+    again = changed()
+    assert again[FAILED] == first[FAILED] and again[DEAD] != first[DEAD]
 
 
 def test_a_server_that_is_not_there_is_told_without_the_address() -> None:

@@ -42,9 +42,9 @@ class Page:
         return found["result"].get("value")
 
     def until(self, script: str, seconds: float = 60) -> Any:
-        """The value of the script once it is true."""
+        """The value of the script once it is true; a page that is being loaded has no body yet."""
         deadline = time.monotonic() + seconds
-        while not (value := self.evaluate(script)):
+        while not (value := self.evaluate(f"document.body && ({script})")):
             assert time.monotonic() < deadline, f"{script}\n{self.text}"
             time.sleep(0.2)
         return value
@@ -52,7 +52,7 @@ class Page:
     @property
     def text(self) -> str:
         """What a reader sees."""
-        return str(self.evaluate("document.body.innerText"))
+        return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)

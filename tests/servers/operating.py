@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from flows.automations import ADDRESS
 from tasks.processes import family
@@ -105,8 +106,14 @@ class Operated:
 
     def api(self, method: str, path: str, body: object = None) -> Any:
         url = f"http://127.0.0.1:{self.ports['prefect']}/api/{path}"
-        answer = httpx.request(method, url, json=body, timeout=60, trust_env=False).raise_for_status()
+        answer = self._asked(method, url, body).raise_for_status()
         return answer.json() if answer.content else None
+
+    @staticmethod
+    @retry(retry=retry_if_result(lambda answer: answer.status_code == 503), stop=stop_after_delay(60), wait=wait_fixed(0.5))
+    def _asked(method: str, url: str, body: object) -> httpx.Response:
+        """Prefect's server says 503 where its SQLite file is held by another writer; its own client asks again too."""
+        return httpx.request(method, url, json=body, timeout=60, trust_env=False)
 
     def start(self, deployment: str, parameters: dict[str, Any]) -> str:
         """Id of a run that nobody waits for."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import psutil
 import pytest
 
 from flows.prefect_api import prefect_api
+from tasks.deploy.ports import free_port
 from tasks.deploy.records import ServerRecord
 from tasks.ledger.owner import PROCESS
 from tasks.processes import Process
@@ -173,17 +173,11 @@ def services(place: Place) -> Iterator[dict[str, str]]:
         assert done.returncode == 0, done.stdout + done.stderr
 
     try:
-        call("up", "--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
+        call("up", "--prefect-port", str(free_port("127.0.0.1")), "--mlflow-port", str(free_port("127.0.0.1")))
         yield environment
     finally:
         call("down")
     assert processes_of(place.home) == []
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(there: Callable[[], bool], log: Path, seconds: float = 240) -> None:

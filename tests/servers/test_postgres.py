@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
+from tasks.deploy.ports import free_port
 from tests.processes import processes_of
 
 pytestmark = pytest.mark.servers
@@ -62,17 +62,11 @@ class Database:
         return done.stdout.strip()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
     """PostgreSQL refuses to run as root: then it is Debian's user `postgres` who runs it, in a folder of its own."""
     root = os.geteuid() == 0
-    folder, port = Path(tempfile.mkdtemp(prefix="draftproof-postgres-")), free_port()
+    folder, port = Path(tempfile.mkdtemp(prefix="draftproof-postgres-")), free_port("127.0.0.1")
     (folder / "password").write_text(PASSWORD)
     if root:
         shutil.chown(folder, "postgres", "postgres")
@@ -112,13 +106,13 @@ def test_the_ledger_of_make_up_lies_in_postgresql(database: Database, tmp_path: 
     home = tmp_path / "home"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     environment = {**inherited, "DRAFTPROOF_HOME": str(home), "PREFECT_HOME": str(tmp_path / "user"), "MLFLOW_TRACKING_URI": database.uri}
-    mlflow_port = free_port()
+    mlflow_port = free_port("127.0.0.1")
 
     def services(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "infra/services.py", *words]
         return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
-    started = services("up", "--prefect-port", str(free_port()), "--mlflow-port", str(mlflow_port))
+    started = services("up", "--prefect-port", str(free_port("127.0.0.1")), "--mlflow-port", str(mlflow_port))
     try:
         assert started.returncode == 0, started.stdout + started.stderr
         told_on = [process.cmdline() for process in psutil.process_iter(["cmdline"]) if PASSWORD in " ".join(process.info["cmdline"] or [])]

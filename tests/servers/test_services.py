@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from mlflow import MlflowClient
 from pydantic import BaseModel
 
 from flows import benchmark_drafter, train_verify_deploy, verify_drafter, watch_acceptance
+from tasks.deploy.ports import free_port
 from tests.processes import processes_of
 from tests.security.canary import beyond_this_machine, listening
 from tests.servers.browser import BROWSER, chromium
@@ -34,19 +34,13 @@ FORMS = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Everything started, with a home and a Prefect home of its own."""
     home, user = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("user")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     environment = {**inherited, "DRAFTPROOF_HOME": str(home), "PREFECT_HOME": str(user)}
-    ports = {"prefect": free_port(), "mlflow": free_port()}
+    ports = {"prefect": free_port("127.0.0.1"), "mlflow": free_port("127.0.0.1")}
 
     def services(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "infra/services.py", *words]

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from tasks.deploy.ports import free_port
 from tests.processes import processes_of
 from tests.tiny import pipeline_config
 
@@ -108,12 +108,6 @@ def install(side: str, folder: Path) -> Path:
     return python
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     folder = tmp_path_factory.mktemp("sides")
@@ -121,7 +115,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     config = pipeline_config(folder)
     (folder / "tiny.yaml").write_text(yaml.safe_dump({**config, "serving": {"pool": "draftproof-serving"}}))
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-    ports = {"prefect": free_port(), "mlflow": free_port()}
+    ports = {"prefect": free_port("127.0.0.1"), "mlflow": free_port("127.0.0.1")}
     made = Sides(
         folder,
         python,
@@ -230,7 +224,7 @@ def test_each_stage_ran_where_it_belongs(sides: Sides, passed: tuple[Any, dict[s
 def test_what_was_served_is_what_was_exported(sides: Sides, passed: tuple[Any, dict[str, Any]]) -> None:
     parent, _ = passed
     order = sides.artifact(parent, "handover/deploy-order.json")
-    (arrived,) = (sides.home("serving") / "cache" / "arrived").glob("*/handover/drafter")
+    (arrived,) = (sides.home("serving") / "cache" / "arrived").glob("*/drafter")
     exported = Path(sides.artifact(parent, "verdict.json")["drafter"])
     assert exported.is_relative_to(sides.home("training"))
     assert set(order["drafter"]) == {path.name for path in arrived.iterdir()}
