@@ -54,7 +54,10 @@ def test_one_that_is_up_to_date_is_left_alone() -> None:
     with get_client(sync_client=True) as client:
         (dead,) = client.read_automations_by_name(DEAD)
         client.update_automation(
-            dead.id, AutomationCore.model_validate({**dead.model_dump(include=set(AutomationCore.model_fields)), "description": "by hand"})
+            dead.id,
+            AutomationCore.model_validate(
+                {**dead.model_dump(include=set(AutomationCore.model_fields), exclude_none=True), "description": "by hand"}
+            ),
         )
     again = changed()
     assert again[FAILED] == first[FAILED] and again[DEAD] != first[DEAD]
