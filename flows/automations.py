@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from flows.prefect_api import pass_by_proxies
+from flows.prefect_api import asked_of_prefect, pass_by_proxies
 from tasks.addresses import taken_apart
-from tasks.verdict import BadInput, MachineTrouble
+from tasks.verdict import BadInput
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -69,15 +69,20 @@ def bring_up_to_date(api: str, address: str | None) -> list[str]:
 def schedules_kept(api: str) -> Iterator[None]:
     """Schedules that were switched on stay on: `prefect deploy`, called inside of it, makes each anew as its file has it.
 
-    Raises MachineTrouble.
+    That they are on is not lost where it fails halfway. Raises MachineTrouble.
     """
     with _client(api) as client:
-        on = [deployment.id for deployment in client.read_deployments() if any(each.active for each in deployment.schedules)]
-    yield
-    with _client(api) as client:
-        for deployment in on:
-            for schedule in client.read_deployment_schedules(deployment):
-                client.update_deployment_schedule(deployment, schedule.id, active=True)
+        before = {deployment.id: deployment.schedules for deployment in client.read_deployments()}
+    try:
+        yield
+    finally:
+        with _client(api) as client:
+            for deployment, schedules in before.items():
+                on = [each.schedule for each in schedules if each.active]
+                for now in client.read_deployment_schedules(deployment) if on else []:
+                    # A file with another time at night: what was on stays on with it.
+                    if not now.active and (now.schedule in on or len(on) == len(schedules)):
+                        client.update_deployment_schedule(deployment, now.id, active=True)
 
 
 def with_block(given: Mapping[str, Any], block: str | None) -> dict[str, Any] | None:
@@ -110,14 +115,13 @@ def _block(client: SyncPrefectClient, address: str | None) -> str | None:
 
 @contextmanager
 def _client(api: str) -> Iterator[SyncPrefectClient]:
-    import httpx
     from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectException
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     pass_by_proxies()
-    try:
-        with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-            yield client
-    except (PrefectException, httpx.HTTPError) as error:
-        raise MachineTrouble(f"Prefect, asked for automations and schedules at {api}: {type(error).__name__}; its log says more") from None
+    with (
+        asked_of_prefect(f"automations and schedules at {api}"),
+        temporary_settings({PREFECT_API_URL: api}),
+        get_client(sync_client=True) as client,
+    ):
+        yield client

@@ -92,7 +92,7 @@ class Bench:
 
     def _measure(self) -> Verdict:
         check_asked(self._asked.drafter, self._asked.plain, self._asked.speculative)
-        prepared = target(self._session, config=self._config.target, store=self._session.store)
+        prepared = target(self._session, config=self._config.served_target, store=self._session.store)
         self._target = prepared.folder
         workload = self._workload(prepared)
         servers = self._attached() if self._asked.plain else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.handover import Fault, Job, Order, Result, receive, send, send_drafter
 from flows.kept import TAKE_OVER
-from flows.pools import run_in_pool
+from flows.pools import FLOW, run_in_pool
 from flows.session import Session
 from tasks.benchmark import Benchmark, Prediction, Setting
 from tasks.config import Config
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from flows.workload import Workload
     from tasks.ledger import Ledger
     from tasks.stage import StageRun
-
-FLOW = "serving-stage"
 
 
 def holds_machine() -> str:
@@ -90,7 +88,7 @@ class Elsewhere:
                 raise self._error(result, "take-over")
             return result.found
         except DraftproofError as error:
-            message = f"the server that is kept of {model} goes on serving the drafter before: {error}"
+            message = f"whether the server that is kept of {model} was replaced is not known: {error}"
             return [Check(name=TAKE_OVER, verdict=Outcome.WARN, message=message, stage="promote")]
 
     def _of(self, subject: Subject) -> dict[str, Any]:

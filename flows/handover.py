@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tasks.addresses import told
 from tasks.benchmark import Benchmark, Prediction, Setting
 from tasks.config import Config
 from tasks.environment import EnvironmentRecord
+from tasks.products import drafter_files
 from tasks.store import Store, sha256_file, sha256_json
 from tasks.verdict import BadInput, Check, DraftproofError, MachineTrouble, ProofFailed, Verdict
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 Job = Literal["environment", "deploy", "benchmark", "take-over"]
 _FOLDER = "handover"
 _DRAFTER = f"{_FOLDER}/drafter"
-_NOT_THE_DRAFTERS = {"product.json"}  # the store's own note
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -46,7 +47,7 @@ class Fault(_Record):
         if isinstance(error, ProofFailed):
             return cls(verdict=error.verdict)
         if isinstance(error, BadInput):
-            return cls(bad_input={"where": error.where, "found": str(error.found), "expected": error.expected, "do": error.do})
+            return cls(bad_input={"where": error.where, "found": told(str(error.found)), "expected": error.expected, "do": error.do})
         return cls(trouble=str(error))
 
     def error(self, pool: str) -> DraftproofError:
@@ -54,8 +55,8 @@ class Fault(_Record):
         if self.verdict is not None:
             return ProofFailed(self.verdict)
         if self.bad_input is not None:
-            told: dict[str, Any] = {**self.bad_input, "where": f"{self.bad_input['where']} (in work pool {pool!r})"}
-            return BadInput(told.pop("where"), **told)
+            given: dict[str, Any] = {**self.bad_input, "where": f"{self.bad_input['where']} (in work pool {pool!r})"}
+            return BadInput(given.pop("where"), **given)
         return MachineTrouble(f"in work pool {pool!r}: {self.trouble}")
 
 
@@ -136,12 +137,11 @@ def receive_drafter(run: Run, files: dict[str, str], store: Store) -> Path:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in _NOT_THE_DRAFTERS)
-    return {str(path.relative_to(folder)): sha256_file(path) for path in files}
+    return {name: sha256_file(folder / name) for name in drafter_files(folder)}
 
 
 def _compare(sent: dict[str, str], arrived: dict[str, str]) -> None:
     other = {name: (sent.get(name), arrived.get(name)) for name in sorted({*sent, *arrived}) if sent.get(name) != arrived.get(name)}
     if other:
-        told = "; ".join(f"{name}: sent {was or 'no such file'}, arrived {now or 'nothing'}" for name, (was, now) in other.items())
-        raise MachineTrouble(f"what arrived by MLflow's artifact store is not what was sent, by SHA-256: {told}. Who else writes there?")
+        each = "; ".join(f"{name}: sent {was or 'no such file'}, arrived {now or 'nothing'}" for name, (was, now) in other.items())
+        raise MachineTrouble(f"what arrived by MLflow's artifact store is not what was sent, by SHA-256: {each}. Who else writes there?")

@@ -81,11 +81,11 @@ def prefect_api() -> Iterator[Api]:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
+    pass_by_proxies()
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        yield Api(_without_password(given))
+        yield Api(without_password(given))
         return
-    pass_by_proxies()
     with _own_server(Path(os.environ["PREFECT_HOME"])) as api:
         os.environ["PREFECT_API_URL"] = api.url
         try:
@@ -94,7 +94,7 @@ def prefect_api() -> Iterator[Api]:
             del os.environ["PREFECT_API_URL"]
 
 
-def _without_password(given: str) -> str:
+def without_password(given: str) -> str:
     """A user and password move to the setting that Prefect has for them: it writes the address into its logs."""
     address = taken_apart(given)
     if address.user is not None:
@@ -107,6 +107,19 @@ def pass_by_proxies() -> None:
     """Prefect's client (httpx, websockets) sends what is for our own machine to the environment's proxy unless this says not to."""
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [given, "127.0.0.1"]))
+
+
+@contextmanager
+def asked_of_prefect(what: str) -> Iterator[None]:
+    """What Prefect's client raises, as MachineTrouble with its kind alone: its text may hold what was sent."""
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    try:
+        yield
+    except (PrefectException, httpx.HTTPError) as error:
+        status = f" {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else ""
+        raise MachineTrouble(f"Prefect, asked for {what}: {type(error).__name__}{status}; its server's log says more") from None
 
 
 @contextmanager

@@ -86,14 +86,3 @@ def keep_logs(run: Run, logs: Path) -> None:
     for log in sorted(logs.glob("*.log")):
         if log.stat().st_size <= _LARGEST_LOG:
             run.file(log, "servers")
-
-
-@contextmanager
-def logs_kept(run: Run, logs: Path) -> Iterator[None]:
-    """`keep_logs` when it ends, unless that is by a signal."""
-    try:
-        yield
-    except Exception:
-        keep_logs(run, logs)
-        raise
-    keep_logs(run, logs)

@@ -5,22 +5,24 @@ Nothing that a serving environment may lack is imported before the job that look
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from prefect import flow
+from prefect.states import Completed
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.elsewhere import FLOW, holds_machine, result_tag
+from flows.elsewhere import holds_machine, result_tag
 from flows.handover import Fault, Job, Order, Result, receive, receive_drafter, send
 from flows.outcome import RunReport
+from flows.pools import FLOW
 from flows.progress import PlainLines
 from flows.session import Session, Watched
 from tasks.deploy.kept import kept_servers
 from tasks.environment import check_environment
 from tasks.ledger import open_ledger
 from tasks.report import Silent
-from tasks.store import Store, home, machine
+from tasks.store import Store, home, lent_machine, machine
 from tasks.verdict import BadInput, Check, DraftproofError, Outcome
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ class Parameters(BaseModel):
 
 @flow(name=FLOW, persist_result=False)
 def serving_stage(parameters: Parameters) -> Any:
-    """Do one job for a pipeline run that trains elsewhere; the state says how it ended, the result goes to the run."""
+    """Do one job for a pipeline run that trains elsewhere, which gets the result. With one it has done what it was asked for,
+    and whatever the result says is told once, by that run."""
     try:
         ledger = open_ledger(parameters.target)
         run = ledger.opened(parameters.run_id)
@@ -51,9 +54,7 @@ def serving_stage(parameters: Parameters) -> Any:
         run.tag({result_tag(order.job): send(run, f"{order.job}-result", result)})
     except DraftproofError as error:
         return RunReport.of_error(error, parameters.job).state()
-    if result.fault is not None:
-        return RunReport.of_error(result.fault.error("here"), parameters.job).state()
-    return RunReport(verdict="PASS", kind=None, stage=parameters.job, message="done", exit_status=0).state()
+    return Completed(message="done" if result.fault is None else f"done, and stopped: {result.fault.error('here')}")
 
 
 class Worker:
@@ -78,13 +79,15 @@ class Worker:
                 jobs[self._order.job]()
         except DraftproofError as error:
             fault = Fault.of(error)
+        if self._logs.is_dir():
+            from flows.servers import keep_logs
+
+            keep_logs(self._run, self._logs)
         return Result(**self._made, contract=self._contract, headlines=self._session.headlines, fault=fault)
 
     def _machine(self) -> AbstractContextManager[None]:
         """Whoever asks has it already where both sides are one machine with one home."""
-        if self._order.holds_machine == holds_machine():
-            return nullcontext()
-        return machine(self._report.say)
+        return lent_machine() if self._order.holds_machine == holds_machine() else machine(self._report.say)
 
     def _environment(self) -> None:
         """The look; then, if nothing is missing, the target and the launches as far as there are any without a drafter."""
@@ -101,18 +104,14 @@ class Worker:
     def _deploy(self) -> None:
         from flows.serving import probe
 
-        with self._logs_kept():
-            self._made["found"] = probe(self._session, self._subject(), self._logs)
+        self._made["found"] = probe(self._session, self._subject(), self._logs)
 
     def _benchmark(self) -> None:
         from flows.serving import measure
         from flows.workload import Workload
 
         workload = Workload(self._order.prompts, self._order.categories)
-        with self._logs_kept():
-            self._made["benchmark"] = measure(
-                self._session, self._subject(), workload, dict(self._order.predicted), self._contract, self._logs
-            )
+        self._made["benchmark"] = measure(self._session, self._subject(), workload, dict(self._order.predicted), self._contract, self._logs)
 
     def _take_over(self) -> None:
         from flows.kept import take_over
@@ -136,8 +135,3 @@ class Worker:
             raise BadInput("target.source", found=f"{target.folder} with {target.sha256}", expected=expected, do="Restore the target.")
         folder = receive_drafter(self._run, self._order.drafter, self._session.store)
         return Subject(self._order.config, target, DrafterProduct(folder=folder, sha256=str(self._order.drafter_sha256)))
-
-    def _logs_kept(self) -> AbstractContextManager[None]:
-        from flows.servers import logs_kept
-
-        return logs_kept(self._run, self._logs)

@@ -20,6 +20,9 @@ import typer
 from pydantic import BaseModel, ConfigDict
 
 from flows.automations import ADDRESS, bring_up_to_date, schedules_kept, webhook_address
+from flows.pools import QUEUE, deploy_serving
+from flows.prefect_api import pass_by_proxies, without_password
+from tasks.addresses import told
 from tasks.ledger.store import artifact_root, connect, tracking_uri
 from tasks.processes import Process, end_processes
 from tasks.store import home, locked, write_atomic
@@ -27,7 +30,7 @@ from tasks.verdict import BadInput, DraftproofError, MachineTrouble
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
-_DEPLOYMENTS, _SERVING_DEPLOYMENT = Path("infra/prefect.yaml"), Path("infra/serving.yaml")
+_DEPLOYMENTS = Path("infra/prefect.yaml")
 _POOL, _SERVING_POOL = "draftproof", "draftproof-serving"
 _PROFILE = "draftproof"
 _START_SECONDS = 180
@@ -57,6 +60,7 @@ def running() -> dict[str, Service]:
 
 def _environment(prefect_url: str, mlflow_url: str) -> dict[str, str]:
     """What the worker, and the flows that it starts, are told: not the webhook's address, which Prefect's server alone needs."""
+    pass_by_proxies()
     return {
         **{name: value for name, value in os.environ.items() if name != ADDRESS},
         "PREFECT_API_URL": f"{prefect_url}/api",
@@ -65,7 +69,6 @@ def _environment(prefect_url: str, mlflow_url: str) -> dict[str, str]:
         "MLFLOW_TRACKING_URI": mlflow_url,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DRAFTPROOF_HOME": str(home()),
-        "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"])),
     }
 
 
@@ -122,7 +125,17 @@ def _prefect(arguments: list[str], environment: dict[str, str], *, unless: str |
 def _make_pool(pool: str, environment: dict[str, str]) -> None:
     """One run at a time has a machine: its cores, its GPU, its cache. Looking at a server's metrics needs none of them."""
     _prefect(["work-pool", "create", pool, "--type", "process"], environment, unless="already exists")
-    _prefect(["work-queue", "create", "machine", "--pool", pool, "--limit", "1"], environment, unless="already exists")
+    _prefect(["work-queue", "create", QUEUE, "--pool", pool, "--limit", "1"], environment, unless="already exists")
+
+
+def _deploy(environment: dict[str, str], address: str | None) -> None:
+    """Pool, automations and deployments of the side that trains."""
+    api = environment["PREFECT_API_URL"]
+    _make_pool(_POOL, environment)
+    automations = bring_up_to_date(api, address)
+    print(f"automations: {', '.join(automations)}" + ("" if address else f" (nobody is told of failures: {ADDRESS} is not set)"))
+    with schedules_kept(api):
+        _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
 
 
 @app.command()
@@ -135,6 +148,9 @@ def up(
     prefect_url, mlflow_url = f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}"
     environment, address = _environment(prefect_url, mlflow_url), webhook_address()
     store = tracking_uri()
+    if store.startswith("http"):
+        do = "Unset it: `make up` starts MLflow's server; a database is named as postgresql://… or sqlite:///…"
+        raise BadInput("MLFLOW_TRACKING_URI", found=told(store), expected="where MLflow's server keeps its tables", do=do)
     connect()  # a fresh SQLite file is initialised by one process alone
     _start(
         "prefect",
@@ -152,11 +168,7 @@ def up(
         url=mlflow_url,
         health=f"{mlflow_url}/health",
     )
-    _make_pool(_POOL, environment)
-    automations = bring_up_to_date(f"{prefect_url}/api", address)
-    print(f"automations: {', '.join(automations)}" + ("" if address else f" (nobody is told of failures: {ADDRESS} is not set)"))
-    with schedules_kept(f"{prefect_url}/api"):
-        _prefect(["deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)], environment)
+    _deploy(environment, address)
     _start("worker", [str(_BIN / "prefect"), "worker", "start", "--pool", _POOL, "--type", "process", "--name", "draftproof"], environment)
     if profile:
         _use_profile(f"{prefect_url}/api")
@@ -178,24 +190,32 @@ def down() -> None:
 @app.command()
 def worker() -> None:
     """Be the worker that trains, for servers that were started elsewhere (infra/compose.yaml), until Ctrl-C."""
-    _be_worker(_POOL, _DEPLOYMENTS)
+    environment = _addresses()
+    _deploy(environment, webhook_address())
+    _be_worker(_POOL, environment)
 
 
 @app.command()
 def serve(pool: Annotated[str, typer.Option(help="Its work pool: `serving.pool` of the configurations.")] = _SERVING_POOL) -> None:
     """Be the worker of a machine or environment that serves for runs that train elsewhere, until Ctrl-C."""
-    _be_worker(pool, _SERVING_DEPLOYMENT)
+    environment = _addresses()
+    _make_pool(pool, environment)
+    os.environ.update(environment)
+    deploy_serving(pool, socket.gethostname())
+    _be_worker(pool, environment)
 
 
-def _be_worker(pool: str, deployments: Path) -> NoReturn:
-    """Raises BadInput without the addresses of the servers, MachineTrouble where Prefect's does not answer."""
+def _addresses() -> dict[str, str]:
+    """The environment of a worker for servers that run already. Raises BadInput without their addresses."""
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         if not os.environ.get(name):
             do = "`make up` there has http://127.0.0.1:4200/api and http://127.0.0.1:5000; another machine needs a tunnel to them."
             raise BadInput(name, found="nothing", expected="the address that the side which trains uses", do=do)
-    environment = _environment(os.environ["PREFECT_API_URL"].removesuffix("/api"), os.environ["MLFLOW_TRACKING_URI"])
-    _make_pool(pool, environment)
-    _prefect(["deploy", "--all", "--prefect-file", str(deployments), *(["--pool", pool] if pool != _POOL else [])], environment)
+    prefect = without_password(os.environ["PREFECT_API_URL"]).rstrip("/").removesuffix("/api")
+    return _environment(prefect, os.environ["MLFLOW_TRACKING_URI"])
+
+
+def _be_worker(pool: str, environment: dict[str, str]) -> NoReturn:
     command = [str(_BIN / "prefect"), "worker", "start", "--pool", pool, "--type", "process", "--name", socket.gethostname()]
     os.chdir(_PROJECT)
     os.execve(command[0], command, environment)

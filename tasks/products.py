@@ -116,3 +116,8 @@ class DrafterProduct(_Product):
     folder: Path
     sha256: str
     checks: list[Check] = []
+
+
+def drafter_files(folder: Path) -> list[str]:
+    """The drafter's files in its folder, sorted relative names: all but the store's own note."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "product.json")

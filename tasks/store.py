@@ -23,6 +23,7 @@ from tasks.verdict import BadInput, MachineTrouble
 
 _PRODUCT = "product.json"
 _UNFINISHED = ".unfinished"
+_LENT = "lent.lock"
 
 
 def home() -> Path:
@@ -115,9 +116,19 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
         yield
 
 
-def machine(say: Callable[[str], None]) -> AbstractContextManager[None]:
+@contextmanager
+def machine(say: Callable[[str], None]) -> Iterator[None]:
     """One run at a time trains, serves and measures, from whatever terminal or worker it was started: two would disturb each other."""
-    return locked(home() / "machine.lock", lambda: say("another run has the machine: waiting for it"))
+    with locked(home() / "machine.lock", lambda: say("another run has the machine: waiting for it")):
+        # A run that was killed has left the lock, and what it asked of a worker on this machine may still be at work.
+        with locked(home() / _LENT, lambda: say("a job of an earlier run still has the machine: waiting for it")):
+            pass
+        yield
+
+
+def lent_machine() -> AbstractContextManager[None]:
+    """For a job that a run asks of another process on the machine that the run has."""
+    return locked(home() / _LENT)
 
 
 def need_disk(folder: Path, needed: int, purpose: str) -> None:

@@ -8,20 +8,20 @@ from pathlib import Path
 import tasks
 from tasks.environment.needs import SAME_EVERYWHERE
 from tasks.environment.record import EnvironmentRecord
-from tasks.store import sha256_file, sha256_json
+from tasks.store import sha256_folder
 from tasks.verdict import Check, Outcome
 from tasks.wiring.kinds import Kind
 
 _PROTOCOL = ("pydantic", "prefect", "mlflow")
 """What is handed over is written by one side's and read by the other's: of another version it may fail, and says so."""
+_OURS = ("tasks", "flows", "infra/sglang_plugins")
 _WHO = {"pipeline": "where it is trained", "worker": "in the worker that serves", "serving": "in the server's interpreter"}
 
 
 def code_sha256() -> str:
-    """Digest of the source that this process runs: the packages `tasks` and `flows`, which lie side by side."""
+    """Digest of the source that this process runs, and of what its checkout has the server run: they lie side by side."""
     root = Path(tasks.__file__).resolve().parent.parent
-    files = sorted(path for package in ("tasks", "flows") for path in (root / package).rglob("*.py"))
-    return sha256_json([[str(path.relative_to(root)), sha256_file(path)] for path in files])
+    return sha256_folder(root, [str(path.relative_to(root)) for part in _OURS for path in (root / part).rglob("*.py")])
 
 
 def compare(training: EnvironmentRecord, serving: EnvironmentRecord, *, other_versions: bool) -> list[Check]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config import DeployConfig, PromoteConfig, TargetConfig
+from tasks.products import drafter_files
 from tasks.promote.gates import CHAMPION_GATE, VERSION
 from tasks.promote.records import Alias, DataSource, Promotion, Release
 from tasks.store import Store, home, locked, sha256_folder
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
 
 _TAG = "draftproof."
 _MODELS = "models:/"  # MLflow's scheme of a LoggedModel's files
-_NOT_THE_DRAFTERS = {"product.json"}  # the store's own note
 
 
 def register(client: MlflowClient, *, experiment: str, run_id: str, release: Release, verdict: Verdict) -> Promotion:
     """See `tasks.promote.promote`."""
-    names = _files(release.drafter)
+    names = drafter_files(release.drafter)
     files_sha256 = sha256_folder(release.drafter, names)
     with locked(home() / "registry.lock"):
         _ensure_model(client, release)
@@ -121,7 +121,7 @@ def opponent(
         raise _not_ours(version, error) from error
     if its_target != target_sha256:
         return none(f"version {version.version} drafts for another target, {its_target[:16]}… (this one is {target_sha256[:16]}…)")
-    if its_files == sha256_folder(drafter, _files(drafter)):
+    if its_files == sha256_folder(drafter, drafter_files(drafter)):
         return none(f"version {version.version} is the same drafter, byte for byte")
     return find(client, model, "champion")
 
@@ -227,10 +227,6 @@ def _not_ours(version: ModelVersion, error: Exception) -> BadInput:
     )
 
 
-def _files(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name not in _NOT_THE_DRAFTERS)
-
-
 def _ensure_model(client: MlflowClient, release: Release) -> None:
     if not client.search_registered_models(f"name = '{release.model}'"):
         client.create_registered_model(release.model, description=f"EAGLE-3 drafters of {release.target.name}, proved by Draftproof.")
@@ -303,7 +299,7 @@ def _fetched(client: MlflowClient, version: ModelVersion, files_sha256: str) -> 
         folder = partial / "drafter"
         with _named_in_environment(client.tracking_uri):
             download_artifacts(artifact_uri=version.source, dst_path=str(folder))
-        found = sha256_folder(folder, _files(folder))
+        found = sha256_folder(folder, drafter_files(folder))
         if found != files_sha256:
             shutil.rmtree(partial)
             raise BadInput(

@@ -19,7 +19,7 @@ from tasks.verdict import MachineTrouble
 from tests.security.canary import WORD, files_that_tell
 
 pytestmark = pytest.mark.usefixtures("prefect")
-DEAD, FAILED = "a run that is not heard of any more", "tell of a run that failed"
+DEAD, LATE, FAILED = "a run that is not heard of any more", "a run that does not begin", "tell of a run that failed"
 
 
 def on() -> list[str]:
@@ -29,14 +29,16 @@ def on() -> list[str]:
 
 def test_they_follow_the_file_and_the_environment() -> None:
     api = PREFECT_API_URL.value()
-    assert bring_up_to_date(api, None) == [DEAD] == on()
+    assert bring_up_to_date(api, None) == [DEAD, LATE]
+    assert on() == sorted([DEAD, LATE])
     for address in ("http://127.0.0.1:1/first", f"http://127.0.0.1:1/{WORD}"):
-        assert bring_up_to_date(api, address) == [DEAD, FAILED]
-        assert on() == sorted([DEAD, FAILED]), "brought up to date, not made twice"
+        assert bring_up_to_date(api, address) == [DEAD, LATE, FAILED]
+        assert on() == sorted([DEAD, LATE, FAILED]), "brought up to date, not made twice"
         assert Webhook.load(BLOCK).url.get_secret_value() == address
     folder = Path(PREFECT_SERVER_DATABASE_CONNECTION_URL.value().removeprefix("sqlite+aiosqlite:///")).parent
     assert list(folder.glob("*.db")) and files_that_tell(folder) == [], "kept encrypted"
-    assert bring_up_to_date(api, None) == [DEAD] == on()
+    assert bring_up_to_date(api, None) == [DEAD, LATE]
+    assert on() == sorted([DEAD, LATE])
     with pytest.raises(ValueError, match="Unable to find block document"):
         Webhook.load(BLOCK)
 
@@ -45,7 +47,7 @@ def test_one_that_is_up_to_date_is_left_alone() -> None:
     """Prefect forgets what an automation waits for when it is updated, be it to the same."""
 
     def changed() -> dict[str, object]:
-        assert bring_up_to_date(PREFECT_API_URL.value(), "http://127.0.0.1:1/told") == [DEAD, FAILED]
+        assert bring_up_to_date(PREFECT_API_URL.value(), "http://127.0.0.1:1/told") == [DEAD, LATE, FAILED]
         found = httpx.post(f"{PREFECT_API_URL.value()}/automations/filter", json={}, trust_env=False).raise_for_status().json()
         return {automation["name"]: automation["updated"] for automation in found}
 
@@ -79,6 +81,14 @@ def deployed(active: bool) -> UUID:
 def switched(deployment: UUID) -> list[bool]:
     with get_client(sync_client=True) as client:
         return [schedule.active for schedule in client.read_deployment_schedules(deployment)]
+
+
+def test_a_schedule_that_was_on_is_on_where_deploying_fails() -> None:
+    deployment = deployed(True)
+    with pytest.raises(RuntimeError), schedules_kept(PREFECT_API_URL.value()):
+        deployed(False)
+        raise RuntimeError
+    assert switched(deployment) == [True]
 
 
 @pytest.mark.parametrize("on", [True, False])

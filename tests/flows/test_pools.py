@@ -11,8 +11,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 
-from flows.elsewhere import FLOW
-from flows.pools import run_in_pool
+from flows.pools import FLOW, deploy_serving, run_in_pool
 from flows.serving_stage import serving_stage
 from tasks.verdict import BadInput, MachineTrouble
 
@@ -20,7 +19,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def ask(pool: str, said: list[str] | None = None) -> Any:
-    return run_in_pool(pool, FLOW, name="deploy of 0123abcd", parameters={}, patience=3, say=(said if said is not None else []).append)
+    parameters = {"parameters": {"job": "deploy", "run_id": "0" * 32, "target": "tiny", "order_sha256": "0" * 64}}
+    lines = said if said is not None else []
+    return run_in_pool(pool, FLOW, name="deploy of 0123abcd", parameters=parameters, patience=3, say=lines.append)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,18 @@ def test_a_pool_that_nothing_is_deployed_to(pool: str) -> None:
         ask(pool)
 
 
-def test_a_worker_that_is_not_there(pool: str) -> None:
+def test_a_machine_of_another_name_is_not_put_beside_one_that_serves(prefect: None) -> None:
     with get_client(sync_client=True) as client:
-        registered = client.create_flow_from_name(FLOW)
-        client.create_deployment(
-            registered, "default", work_pool_name=pool, entrypoint="flows/serving_stage.py:serving_stage", path=str(PROJECT)
-        )
+        client.create_work_pool(WorkPoolCreate(name="taken", type="process"))
+        client.send_worker_heartbeat(work_pool_name="taken", worker_name="first-machine", heartbeat_interval_seconds=30)
+    with pytest.raises(BadInput, match="found the worker 'first-machine'; expected none but this machine's"):
+        deploy_serving("taken", "second-machine")
+    deploy_serving("taken", "first-machine")
+
+
+def test_a_worker_that_is_not_there(pool: str) -> None:
+    for _ in range(2):  # `make serve` again
+        deploy_serving(pool, "this-machine")
     said: list[str] = []
     caught: list[MachineTrouble] = []
 

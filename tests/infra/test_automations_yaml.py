@@ -18,6 +18,7 @@ from prefect.settings.models.flows import FlowsSettings
 from pydantic import TypeAdapter
 
 from flows.automations import ADDRESS, BLOCK, FILE, webhook_address, with_block
+from flows.pools import FLOW, HEARD
 from tasks.verdict import BadInput
 from tests.infra.test_prefect_yaml import DEPLOYMENTS, unknown
 
@@ -46,9 +47,9 @@ def test_the_server_takes_it(name: str) -> None:
 
 def test_every_deployed_run_is_heard_of_several_times_before_it_counts_as_dead() -> None:
     trigger = AUTOMATIONS["a run that is not heard of any more"]["trigger"]
-    for name, entry in DEPLOYMENTS.items():
-        seconds = entry["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
-        beats = FlowsSettings(heartbeat_frequency=int(seconds)).heartbeat_frequency
+    variables = {name: entry["work_pool"]["job_variables"]["env"] for name, entry in DEPLOYMENTS.items()}
+    for name, given in {**variables, FLOW: HEARD}.items():
+        beats = FlowsSettings(heartbeat_frequency=int(given["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])).heartbeat_frequency
         assert beats is not None and 4 * beats <= trigger["within"], name
 
 
@@ -63,7 +64,7 @@ def test_the_message_names_the_run_and_the_kind_in_json_whatever_stands_in_it() 
 
 def test_only_what_needs_the_webhook_goes_without_one() -> None:
     on = [name for name, entry in AUTOMATIONS.items() if with_block(entry, None)]
-    assert on == ["a run that is not heard of any more"]
+    assert on == ["a run that is not heard of any more", "a run that does not begin"]
     (action,) = with_block(AUTOMATIONS["tell of a run that failed"], SOME_ID)["actions"]
     assert action["block_document_id"] == SOME_ID and BLOCK not in str(action)
 

@@ -34,9 +34,10 @@ def test_it_is_valid_by_the_compose_specifications_own_schema() -> None:
 
 def test_everything_is_there() -> None:
     assert set(SERVICES) == {"database", "objects", "mlflow", "prefect", "trainer", "server"}
-    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["gpu"]} == {"server"}
-    (device,) = SERVICES["server"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["serving"]} == {"server"}
+    for name in ("trainer", "server"):
+        (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
 
 
 def test_nothing_that_is_named_is_missing() -> None:
@@ -53,7 +54,7 @@ def test_nothing_that_is_named_is_missing() -> None:
 def test_ports_are_this_machines_alone_and_those_of_make_up() -> None:
     ports = {port for service in SERVICES.values() for port in service.get("ports", [])}
     defaults = {option.name: option.default for option in get_command(services.app).commands["up"].params}  # type: ignore[attr-defined]
-    assert ports == {f"127.0.0.1:{port}:{port}" for port in (defaults["prefect_port"], defaults["mlflow_port"])}
+    assert ports == {f"127.0.0.1:{port}:{port}" for port in (defaults["prefect_port"], defaults["mlflow_port"], 30000)}
 
 
 def test_images_of_others_are_pinned() -> None:
@@ -122,7 +123,5 @@ def test_servers_are_started_with_options_that_they_have() -> None:
 
 
 def test_pools_are_those_of_the_deployments() -> None:
-    serving = yaml.safe_load((PROJECT / services._SERVING_DEPLOYMENT).read_text())["deployments"]
     training = yaml.safe_load((PROJECT / services._DEPLOYMENTS).read_text())["deployments"]
-    assert {entry["work_pool"]["name"] for entry in serving} == {services._SERVING_POOL}
     assert {entry["work_pool"]["name"] for entry in training} == {services._POOL}

@@ -1,4 +1,4 @@
-"""infra/prefect.yaml and infra/serving.yaml hold what Prefect reads, and name what exists: Prefect ignores unknown keys in silence."""
+"""infra/prefect.yaml holds what Prefect reads, and names what exists: Prefect ignores unknown keys in silence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from flows.watch_acceptance import EVENT
 from tasks.config import load
 
 PROJECT = Path(__file__).resolve().parents[2]
-FILES: list[dict[str, Any]] = [yaml.safe_load((PROJECT / "infra" / name).read_text()) for name in ("prefect.yaml", "serving.yaml")]
-DEPLOYMENTS = {
-    f"{entry['entrypoint'].rpartition(':')[2].replace('_', '-')}/{entry['name']}": entry for file in FILES for entry in file["deployments"]
-}
+FILE: dict[str, Any] = yaml.safe_load((PROJECT / "infra" / "prefect.yaml").read_text())
+DEPLOYMENTS = {f"{entry['entrypoint'].rpartition(':')[2].replace('_', '-')}/{entry['name']}": entry for entry in FILE["deployments"]}
 
 
 def unknown(model: type[BaseModel], given: dict[str, Any]) -> set[str]:
@@ -27,7 +25,7 @@ def unknown(model: type[BaseModel], given: dict[str, Any]) -> set[str]:
 
 
 def test_every_key_is_one_that_prefect_reads() -> None:
-    assert [unknown(PrefectYamlModel, file) for file in FILES] == [set(), set()]
+    assert unknown(PrefectYamlModel, FILE) == set()
     for name, entry in DEPLOYMENTS.items():
         assert (name, unknown(DeploymentConfig, entry)) == (name, set())
         assert (name, unknown(WorkPoolConfig, entry["work_pool"])) == (name, set())
@@ -46,7 +44,6 @@ def test_the_promised_deployments_are_there() -> None:
         "verify-drafter/default",
         "benchmark-drafter/default",
         "watch-acceptance/default",
-        "serving-stage/default",
     }
 
 
