@@ -20,18 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import yaml
 from mlflow import MlflowClient
 
 from tasks.deploy.ports import free_port
+from tasks.processes import family
 from tests.processes import processes_of
+from tests.servers.operating import ask
 from tests.tiny import pipeline_config
 
 pytestmark = pytest.mark.servers
 
 PROJECT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
+MODEL = "tiny-grammar-eagle3"
 STAGES = ["environment", "target", "data", "capture", "train", "export", "verify", "deploy", "benchmark", "promote"]
 WITHOUT = {"training": {"sglang"}, "serving": {"speculators"}}
 
@@ -54,20 +58,16 @@ class Sides:
     def home(self, side: str) -> Path:
         return self.folder / f"home-{side}"
 
-    def run(self) -> str:
-        """A run of the deployment, as typed; what Prefect told of it."""
-        parameters = {"config_file": str(self.folder / "tiny.yaml")}
+    def started(self, *overrides: str) -> subprocess.Popen[str]:
+        """A run of the deployment, as typed and watched."""
+        parameters = {"config_file": str(self.folder / "tiny.yaml"), "overrides": overrides}
         command = [str(self.python["training"].with_name("prefect")), "deployment", "run", "train-verify-deploy/demo"]
-        done = subprocess.run(
-            [*command, "-p", f"parameters={json.dumps(parameters)}", "--watch"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=460,
-            check=False,
-        )
-        return done.stdout + done.stderr
+        command += ["-p", f"parameters={json.dumps(parameters)}", "--watch"]
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *overrides: str) -> str:
+        """A whole one; what Prefect told of it."""
+        return self.started(*overrides).communicate(timeout=460)[0]
 
     def newest(self) -> tuple[Any, dict[str, Any]]:
         """The newest pipeline run, and its stages' runs by name."""
@@ -134,6 +134,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         with serving_worker(made):
             yield made
     finally:
+        draftproof_there(made, "deploy", MODEL, "--stop", check=False)
         services("down")
     assert processes_of(made.home("training")) == processes_of(made.home("serving")) == []
 
@@ -156,6 +157,23 @@ def serving_worker(made: Sides) -> Iterator[None]:
     finally:
         worker.send_signal(signal.SIGINT)
         worker.wait(60)
+
+
+def draftproof_there(sides: Sides, *words: str, check: bool = True) -> None:
+    """A command as typed on the machine that serves."""
+    addresses = {"PREFECT_API_URL": sides.prefect, "MLFLOW_TRACKING_URI": sides.mlflow, "DRAFTPROOF_HOME": str(sides.home("serving"))}
+    command = [str(sides.python["serving"]), "-m", "flows.cli", *words]
+    done = subprocess.run(
+        command, cwd=PROJECT, env={**sides.environment, **addresses}, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+
+
+def kept(made: Sides) -> str:
+    """The address that the serving side's kept server has now, which answers as the target does."""
+    url = (made.home("serving") / "served" / f"{MODEL}.url").read_text()
+    assert ask(url)
+    return url
 
 
 def workers(made: Sides) -> list[dict[str, Any]]:
@@ -201,7 +219,7 @@ def test_the_run_tells_the_same_story_as_one_in_one_place(sides: Sides, passed: 
     assert {"plain.json", "speculative-2-steps.json"} <= launches
     logs = {Path(file.path).name for file in sides.client.list_artifacts(parent.info.run_id, "servers")}
     assert {"plain.log", "probed.log"} <= logs
-    assert sides.client.get_model_version_by_alias("tiny-grammar-eagle3", "champion").run_id == parent.info.run_id
+    assert sides.client.get_model_version_by_alias(MODEL, "champion").run_id == parent.info.run_id
 
 
 def test_each_stage_ran_where_it_belongs(sides: Sides, passed: tuple[Any, dict[str, Any]]) -> None:
@@ -279,3 +297,47 @@ def test_versions_that_disagree(sides: Sides) -> None:
     with another_version(sides, "safetensors") as ours:
         message = refused(sides)
     assert message.startswith(f"safetensors: {ours} where it is trained, 0.0.1 in the worker that serves")
+
+
+# Another drafter, which replaces the server that is kept: the champion's speed is not what is tried here.
+ANOTHER = ("train.epochs=24", "promote.replace_server=true", "promote.min_over_champion=null", "serving.patience_seconds=20")
+
+
+def test_a_worker_that_dies_while_it_measures_takes_nothing_with_it(sides: Sides, passed: tuple[Any, dict[str, Any]]) -> None:
+    """The run ends with the name of what is missing; the kept server serves on, and the champion stays."""
+    draftproof_there(sides, "deploy", f"{MODEL}@champion")
+    before = kept(sides)
+    with sides.started(*ANOTHER) as run:
+        deadline = time.monotonic() + 400
+        while not any(asked["name"].startswith("benchmark of") and asked["state_type"] == "RUNNING" for asked in flow_runs(sides)):
+            assert run.poll() is None and time.monotonic() < deadline, sides.log("worker")
+            time.sleep(0.5)
+        (worker,) = [p for p in psutil.process_iter(["cmdline"]) if _is_serving_worker(p, sides)]
+        for process in family(worker.pid):
+            process.signal(signal.SIGKILL)
+        told = run.communicate(timeout=300)[0]
+    assert "Crashed" in told, told[-3000:]
+    parent, _ = sides.newest()
+    assert (parent.data.tags["draftproof.kind"], parent.data.tags["draftproof.stage"]) == ("machine-trouble", "benchmark")
+    assert "work pool 'draftproof-serving'" in sides.artifact(parent, "verdict.json")["message"]
+    assert kept(sides) == before and sides.client.get_model_version_by_alias(MODEL, "champion").version == "1"
+
+
+def _is_serving_worker(process: psutil.Process, sides: Sides) -> bool:
+    words = process.info["cmdline"] or []
+    return "worker" in words and "draftproof-serving" in words and str(sides.python["serving"].parent) in " ".join(words)
+
+
+def test_the_new_champion_takes_over_there(sides: Sides, passed: tuple[Any, dict[str, Any]]) -> None:
+    before = kept(sides)
+    with serving_worker(sides):
+        told = sides.run(*ANOTHER)
+    assert "Completed" in told, told[-3000:] + sides.log("serving")
+    parent, _ = sides.newest()
+    assert sides.client.get_model_version_by_alias(MODEL, "champion").run_id == parent.info.run_id
+    after = kept(sides)
+    assert after != before
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{before}/health", trust_env=False)
+    checks = {check["name"]: check["message"] for check in sides.artifact(parent, "verdict.json")["checks"]}
+    assert checks["the kept server is replaced"] == f"{after} serves version 2"
