@@ -127,8 +127,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]
         told = f"{plant.__name__ if plant else 'sound'}, {train}: {report.verdict} {report.kind} in {report.stage}"
         sys.stdout.write(f"\n{told}, {time.monotonic() - began:.0f} s: {report.message}\n")  # for who runs pytest with -s
         client = connect()
-        model = client.get_registered_model(MODEL)
-        return Ended(report, model.aliases["champion"], model.aliases.get("challenger"))
+        # A SQLite store gives numbers, MLflow's server texts.
+        aliases = {alias: str(version) for alias, version in client.get_registered_model(MODEL).aliases.items()}
+        return Ended(report, aliases["champion"], aliases.get("challenger"))
 
     with pytest.MonkeyPatch.context() as patch, prefect_test_harness(server_startup_timeout=180):
         patch.setenv("DRAFTPROOF_HOME", str(folder / "home"))
