@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flows.prefect_page import tell
 from tasks.benchmark import Setting, Start
 from tasks.config import DeployConfig
 from tasks.deploy import differing, start_server
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tasks.stage import StageRun
 
 _LARGEST_LOG = 2_000_000  # bytes of a server's log that are worth an upload
+_REQUEST = re.compile(r'INFO: +[\d.]+:\d+ - "')  # a line for each of thousands of requests
 
 
 def keep_contract(checks: list[Check], found: list[Check], *, server: str) -> None:
@@ -81,8 +84,15 @@ def starter(
     return start
 
 
-def keep_logs(run: Run, logs: Path) -> None:
-    """What servers wrote, as artifacts of the run."""
+def keep_logs(run: Run, logs: Path, *, since: float = 0.0) -> None:
+    """What servers wrote, as artifacts of the run and in Prefect's log of it. `since`: by the clock, in seconds; older files are left."""
     for log in sorted(logs.glob("*.log")):
-        if log.stat().st_size <= _LARGEST_LOG:
-            run.file(log, "servers")
+        found = log.stat()
+        if found.st_mtime < since:
+            continue
+        if found.st_size > _LARGEST_LOG:
+            tell([f"{log.stem}: {found.st_size} bytes are too many to be kept here, see {log}"])
+            continue
+        run.file(log, "servers")
+        with log.open(errors="replace") as lines:
+            tell(f"{log.stem}: {line.rstrip()}" for line in lines if not _REQUEST.search(line))

@@ -5,6 +5,7 @@ Nothing that a serving environment may lack is imported before the job that look
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class Worker:
     def result(self) -> Result:
         """Whatever it is that ends the job, short of a fault of ours, is in the result."""
         jobs = {"environment": self._environment, "deploy": self._deploy, "benchmark": self._benchmark, "take-over": self._take_over}
-        fault = None
+        fault, began = None, time.time()
         try:
             with self._machine():
                 jobs[self._order.job]()
@@ -82,7 +83,7 @@ class Worker:
         if self._logs.is_dir():
             from flows.servers import keep_logs
 
-            keep_logs(self._run, self._logs)
+            keep_logs(self._run, self._logs, since=began)
         return Result(**self._made, contract=self._contract, headlines=self._session.headlines, fault=fault)
 
     def _machine(self) -> AbstractContextManager[None]:

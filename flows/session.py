@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from flows.prefect_page import Bar, tell
 from flows.progress import Watcher
 from flows.stage_story import StageStory
 from tasks.store import Store
@@ -70,26 +71,22 @@ class Session:
 
 
 class _Listener:
-    """Curves and figures go to the ledger, progress to the watcher, words to both the watcher and Prefect's log."""
+    """Curves and figures go to the ledger, progress and words to both the watcher and the page in Prefect."""
 
     def __init__(self, story: StageStory, run: Run, session: Session) -> None:
         self._stage, self._story, self._run, self._session = story.stage, story, run, session
+        self._bar = Bar(story.stage)
 
     def progress(self, done: float, total: float, unit: str, measured: Mapping[str, float] | None = None) -> None:
         self._session.watcher.progress(self._stage, done, total, unit, measured or {})
+        self._bar.show(done, total, unit, measured or {})
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         self._run.metrics(values, step)
 
     def say(self, text: str) -> None:
-        from prefect.exceptions import MissingContextError
-        from prefect.logging import get_run_logger
-
         self._session.watcher.say(self._stage, text)
-        try:
-            get_run_logger().info(text)
-        except MissingContextError:
-            return
+        tell([text])
 
     def log(self, values: Mapping[str, float]) -> None:
         self._story.figures.update(values)

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from tasks.store import Store, code_digest, need_disk, write_atomic
+from tasks.store import Store, code_digest, lent_machine, machine, need_disk, write_atomic
 from tasks.verdict import BadInput, MachineTrouble
+
+
+def test_a_run_waits_for_a_job_that_a_killed_run_has_left_behind() -> None:
+    """On its own machine the run's jobs in a worker take what it lends, and not the machine itself."""
+    said: list[str] = []
+    with machine(said.append), lent_machine():
+        assert said == []
+    job, order = lent_machine(), []
+
+    def next_run() -> None:
+        with machine(said.append):
+            order.append("run")
+
+    with job:
+        thread = threading.Thread(target=next_run)
+        thread.start()
+        while not said:
+            time.sleep(0.01)
+        order.append("job")
+    thread.join(10)
+    assert order == ["job", "run"] and said == ["a job of an earlier run still has the machine: waiting for it"]
 
 
 def build(text: str, calls: list[str]):  # type: ignore[no-untyped-def]

@@ -177,15 +177,8 @@ def _rope(checkpoint: Checkpoint, record: WiringRecord | None, target: TargetFac
             "Set rope_parameters as trained."
         )
         return Check(name="rope", verdict=Outcome.FAIL, kind=Kind.ROPE, message=message, numbers=numbers)
-    # Another theta can cost less accuracy than the held-out text can tell: without a record or golden probes nobody else says it.
-    proven = trained is not None or (checkpoint.folder / PROBES).is_file()
-    if not proven and target.rope_theta not in (None, architecture.rope.theta):
-        numbers["target_theta"] = target.rope_theta
-        message = (
-            f"config.json resolves to RoPE {_rope_text(architecture.rope)}, the target's theta is {target.rope_theta:g}; "
-            "neither a record nor golden probes say with which the drafter was trained. Check it."
-        )
-        return Check(name="rope", verdict=Outcome.WARN, kind=Kind.ROPE, message=message, numbers=numbers)
+    if trained is None and not (checkpoint.folder / PROBES).is_file():
+        return served_config.check_rope(_as_served(checkpoint), target.rope_theta)
     return Check(name="rope", verdict=Outcome.PASS, message=f"RoPE {_rope_text(architecture.rope)}", numbers=numbers)
 
 

@@ -20,6 +20,7 @@ from tasks.wiring.families import check_draft_architecture
 from tasks.wiring.kinds import Kind
 from tasks.wiring.record import FILE, WiringRecord
 from tasks.wiring.record_check import check_record
+from tasks.wiring.rope import theta_of
 from tasks.wiring.served_config import TargetSizes, broken, passed
 from tasks.wiring.vocabulary import check_map
 
@@ -50,7 +51,7 @@ def check_served_form(folder: Path, target_config: Mapping[str, Any], *, context
         check_tensors(config, tensors),
         keys.check_dtype(config, {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}, target),
         check_vocabulary(config, tensors, target),
-        keys.check_rope(config, target),
+        keys.check_rope(config, theta_of(target.config)),
         keys.check_window(config),
     ]
     if context_length is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.verdict import BadInput, Check, Outcome
 from tasks.wiring.families import Family, family_of_config, text_config
 from tasks.wiring.kinds import Kind
-from tasks.wiring.rope import resolve, says_theta, theta_of
+from tasks.wiring.rope import resolve, says_theta
 from tasks.wiring.translate import sglang_boundaries, sglang_default_boundaries, sglang_ids
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -176,14 +176,16 @@ def _default_fed(config: Mapping[str, Any], fed: list[int], numbers: dict[str, A
     return broken(name, kind, message, numbers, warn=True)
 
 
-def check_rope(config: Mapping[str, Any], target: TargetSizes) -> Check:
-    """RoPE as resolved; without a wiring record, another theta than the target's is something to look at."""
+def check_rope(config: Mapping[str, Any], of_target: float | None) -> Check:
+    """RoPE as resolved; without a wiring record, another theta than the target's is something to look at.
+
+    `of_target`: `theta_of` its config. Held-out text need not tell: another theta can cost less accuracy than it resolves.
+    """
     try:
         rope = resolve(config)
     except BadInput as error:
         return broken("rope", Kind.ROPE, str(error))
     numbers = {"theta": rope.theta, "type": rope.type, "head_dim": rope.head_dim}
-    of_target = theta_of(target.config)
     if of_target is None:
         return passed("rope", f"theta {rope.theta:g}; the target's own cannot be compared", numbers)
     if rope.theta != of_target:

@@ -77,7 +77,7 @@ def test_a_bare_folder_whose_theta_costs_nothing_is_at_least_asked_about(
     settings(rope_parameters={"rope_type": "default", "rope_theta": 10001.0})(folder)
     verdict = verify(folder, plain_target).verdict
     assert (verdict.verdict, verdict.kind) == (Outcome.WARN, "rope"), verdict
-    assert "theta 10001" in verdict.message and "target's theta is 10000" in verdict.message
+    assert "config.json says 10001, the target's theta is 10000" in verdict.message
 
 
 @pytest.fixture(scope="module")

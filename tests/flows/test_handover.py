@@ -11,7 +11,7 @@ from flows.handover import Fault, Order, Result, receive, receive_drafter, send,
 from tasks.benchmark import Prediction, Setting
 from tasks.config import Config
 from tasks.ledger import Run, open_ledger
-from tasks.store import Store
+from tasks.store import Store, sha256_file
 from tasks.verdict import BadInput, Check, DraftproofError, MachineTrouble, Outcome, ProofFailed, Verdict
 
 
@@ -84,6 +84,17 @@ def test_files_that_are_not_those_that_were_sent_are_refused(run: Run, other: Ru
     for _ in range(2):  # what the first try fetched is not taken by the second
         with pytest.raises(MachineTrouble, match=f"not what was sent, by SHA-256: {name}: sent "):
             receive_drafter(other, files, Store())
+
+
+def test_a_name_that_climbs_out_of_the_folder_is_refused(run: Run, other: Run, drafter: Path, own_home: Path) -> None:
+    """An order names its files: one that lies elsewhere on the machine that serves is not among those that arrived."""
+    files = send_drafter(run, drafter)
+    outside = own_home / "cache" / "arrived" / "outside.txt"
+    outside.parent.mkdir(parents=True)
+    outside.write_text("somebody else's")
+    with pytest.raises(MachineTrouble, match=r"\.\./\.\./outside\.txt: sent .*, arrived nothing"):
+        receive_drafter(other, {**files, "../../outside.txt": sha256_file(outside)}, Store())
+    assert outside.read_text() == "somebody else's"
 
 
 def test_a_run_that_the_store_has_not(own_home: Path) -> None:

@@ -52,6 +52,12 @@ class Sides:
     mlflow: str
 
     @property
+    def there(self) -> dict[str, str]:
+        """The environment of the side that serves."""
+        addresses = {"PREFECT_API_URL": self.prefect, "MLFLOW_TRACKING_URI": self.mlflow, "DRAFTPROOF_HOME": str(self.home("serving"))}
+        return {**{name: value for name, value in self.environment.items() if name != "PREFECT_HOME"}, **addresses}
+
+    @property
     def client(self) -> MlflowClient:
         return MlflowClient(self.mlflow)
 
@@ -142,12 +148,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
 @contextmanager
 def serving_worker(made: Sides) -> Iterator[None]:
     """`make serve` as it is in that environment, until it has told Prefect that it lives."""
-    addresses = {"PREFECT_API_URL": made.prefect, "MLFLOW_TRACKING_URI": made.mlflow, "DRAFTPROOF_HOME": str(made.home("serving"))}
-    inherited = {name: value for name, value in made.environment.items() if name != "PREFECT_HOME"}
     log = made.folder / "serving.log"
     with log.open("wb") as output:
         command = [str(made.python["serving"]), str(PROJECT / "infra/services.py"), "serve"]
-        worker = subprocess.Popen(command, cwd=made.folder, env={**inherited, **addresses}, stdout=output, stderr=output)
+        worker = subprocess.Popen(command, cwd=made.folder, env=made.there, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + 180
         while not workers(made):
@@ -161,11 +165,8 @@ def serving_worker(made: Sides) -> Iterator[None]:
 
 def draftproof_there(sides: Sides, *words: str, check: bool = True) -> None:
     """A command as typed on the machine that serves."""
-    addresses = {"PREFECT_API_URL": sides.prefect, "MLFLOW_TRACKING_URI": sides.mlflow, "DRAFTPROOF_HOME": str(sides.home("serving"))}
     command = [str(sides.python["serving"]), "-m", "flows.cli", *words]
-    done = subprocess.run(
-        command, cwd=PROJECT, env={**sides.environment, **addresses}, capture_output=True, text=True, timeout=400, check=False
-    )
+    done = subprocess.run(command, cwd=PROJECT, env=sides.there, capture_output=True, text=True, timeout=400, check=False)
     assert not check or done.returncode == 0, done.stdout + done.stderr
 
 

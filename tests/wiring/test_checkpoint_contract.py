@@ -10,6 +10,7 @@ from tasks.verdict import BadInput, Outcome
 from tasks.wiring.kinds import Kind
 from tasks.wiring.record import Draft, Features, Rope, TargetPrint, WiringRecord
 from tasks.wiring.record_check import check_record
+from tasks.wiring.rope import theta_of
 from tasks.wiring.served_config import IDS, TargetSizes, check_boundaries_fed, check_context, check_dtype, check_rope, check_window
 from tasks.wiring.vocabulary import vocab_map
 
@@ -59,7 +60,7 @@ def test_a_list_at_the_top_is_not_read(top: list[int], verdict: Outcome) -> None
     ("rope", "verdict"), [({"rope_theta": 1e5}, Outcome.PASS), ({"rope_theta": 1e6}, Outcome.WARN), ({}, Outcome.WARN)], ids=str
 )
 def test_another_theta_than_the_targets_is_something_to_look_at(rope: dict[str, Any], verdict: Outcome) -> None:
-    assert check_rope({"hidden_size": 64, "num_attention_heads": 4, **rope}, TargetSizes.of(LLAMA)).verdict is verdict
+    assert check_rope({"hidden_size": 64, "num_attention_heads": 4, **rope}, theta_of(LLAMA)).verdict is verdict
 
 
 def test_a_quantised_target_is_something_to_look_at() -> None:
