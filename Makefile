@@ -33,8 +33,9 @@ down:
 serve: setup
 	$(BIN)/python infra/services.py serve
 
+# Two at a time, a file each: half of the time goes by while servers start.
 test: setup
-	$(BIN)/python -m pytest tests --ignore=tests/servers
+	$(BIN)/python -m pytest tests --ignore=tests/servers --numprocesses=2 --dist=loadfile
 
 test-servers: setup
 	$(BIN)/python -m pytest tests/servers

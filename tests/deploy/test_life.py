@@ -26,6 +26,7 @@ from tasks.deploy.server import Server
 from tasks.report import Silent
 from tasks.verdict import BadInput, MachineTrouble, Outcome, ProofFailed
 from tests.deploy.fake import interpreter
+from tests.processes import processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Start = Callable[..., Server]
@@ -49,19 +50,10 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(own_home: Path) -> Iterator[None]:
     """No test leaves a process behind."""
-    before = {p.pid for p in psutil.process_iter()}
     yield
-    left = [p for p in psutil.process_iter() if p.pid not in before and _below_us_or_orphaned(p)]
-    assert not left, left
-
-
-def _below_us_or_orphaned(process: psutil.Process) -> bool:
-    try:
-        return "time.sleep(600)" in " ".join(process.cmdline()) or "--weight-version" in process.cmdline()
-    except psutil.Error:
-        return False
+    assert processes_of(own_home) == []
 
 
 def test_a_server_is_ready_when_it_has_generated_and_gone_when_it_is_left(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-WORD = "canary7f3a"
+# Another one for each of pytest's workers: what the tests of one of them tell on purpose is nothing that the other has to find.
+WORD = f"canary7f3a{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 _NAMES = ("HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "PREFECT_API_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "SERVING_KEY")
 CANARIES = {name: f"{WORD}-{name.lower().replace('_', '-')}" for name in _NAMES}
 
