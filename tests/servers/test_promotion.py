@@ -78,9 +78,10 @@ class Shifted:
 def wrong_boundaries(patch: pytest.MonkeyPatch) -> None:
     """Capture: features of the next boundaries under the names of those that were asked for."""
     from flows.chain import open_reference, open_tap
+    from tasks.capture import resolve_boundaries
 
     def tap(asked: Any, target: Any) -> Any:
-        return open_tap(asked.model_copy(update={"boundaries": [b + 1 for b in asked.boundaries]}), target)
+        return open_tap(asked.model_copy(update={"boundaries": [b + 1 for b in resolve_boundaries(asked, target)]}), target)
 
     patch.setattr("flows.chain.open_tap", tap)
     patch.setattr("flows.chain.open_reference", lambda *args, **more: Shifted(open_reference(*args, **more)))
