@@ -250,6 +250,8 @@ class Server(Questions):
         assert self._record is not None
         self._record = self._record.model_copy(update={"processes": family(self.pid)})
         self._record.save()
+        with self._trouble("freezing its garbage collector"):
+            self._client.freeze_gc()
 
     def _still_starting(self, deadline: float) -> None:
         """Raises _PortTaken or MachineTrouble when the start has failed."""

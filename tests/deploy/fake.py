@@ -50,6 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.stranger(): return self.answer({}, 401)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
         if self.path.startswith("/flush_cache"): return self.answer({}, 400 if mode == "busy" else 200)
+        if self.path == "/freeze_gc": return self.answer({}, 500 if mode == "unfrozen" else 200)
         if mode == "stuck" and body["sampling_params"]["max_new_tokens"] != 8: time.sleep(600)
         n = body["sampling_params"]["max_new_tokens"]
         meta = dict(weight_version=flags["weight_version"], completion_tokens=n, prompt_tokens=len(body["input_ids"]), cached_tokens=0)

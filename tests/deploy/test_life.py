@@ -107,6 +107,12 @@ def test_a_start_that_hangs_is_given_up(start: Start) -> None:
     assert records() == []
 
 
+def test_a_server_whose_garbage_collector_is_not_frozen_is_trouble(start: Start) -> None:
+    with pytest.raises(MachineTrouble, match="freezing its garbage collector failed: HTTPStatusError"):
+        start("unfrozen")
+    assert records() == []
+
+
 def test_a_request_that_hangs_is_trouble(start: Start) -> None:
     with start("stuck", request_seconds=1) as server, pytest.raises(MachineTrouble, match="a generation failed: ReadTimeout"):
         server.generate([1], 20)

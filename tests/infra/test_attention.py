@@ -36,7 +36,8 @@ def by_spans(spans: list[Span], query: torch.Tensor, keys: torch.Tensor, values:
     out = torch.full_like(query, math.nan)
     for span in spans:
         bias = span.bias(HEADS // SHARED, query.dtype)
-        attend(out[span.queries], query[span.queries], span.rows.read(keys), span.rows.read(values), bias, SCALE)
+        attended = attend(query[span.queries], span.rows.read(keys), span.rows.read(values), bias, SCALE)
+        out[span.queries] = attended.view(-1, HEADS, SIZE)
     return out
 
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 
-def attend(out_TQD: Tensor, query_TQD: Tensor, key_NHD: Tensor, value_NHD: Tensor, bias: Tensor | None, scale: float) -> None:
-    """Write the attention of `query_TQD` over the given rows into `out_TQD`.
+def attend(query_TQD: Tensor, key_NHD: Tensor, value_NHD: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """The attention of `query_TQD` over the given rows: [T, Q * D].
 
     The Q/H query heads that share a head of the cache are folded into the query length, so keys and values are never repeated:
     row t * (Q/H) + i of a folded query is query t's i-th head. `bias` [T * Q/H, N] is added to the scores.
@@ -19,4 +19,4 @@ def attend(out_TQD: Tensor, query_TQD: Tensor, key_NHD: Tensor, value_NHD: Tenso
     result = scaled_dot_product_attention(
         folded, key_NHD.transpose(0, 1).unsqueeze(0), value_NHD.transpose(0, 1).unsqueeze(0), attn_mask=bias, scale=scale
     )
-    out_TQD.view(queries, shared, group, -1).copy_(result.view(shared, queries, group, -1).transpose(0, 1))
+    return result.view(shared, queries, group, -1).transpose(0, 1).reshape(queries, -1)

@@ -92,13 +92,12 @@ class CpuSdpaBackend(AttentionBackend):
             rows.write(keys_XHD, k.view(-1, layer.tp_k_head_num, layer.qk_head_dim))
             rows.write(values_XHD, v.view(-1, layer.tp_v_head_num, layer.v_head_dim))
         query_TQD = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        out_TQD = q.new_empty(len(query_TQD), layer.tp_q_head_num, layer.v_head_dim)
         group = layer.tp_q_head_num // layer.tp_k_head_num
-        for span in self.spans:
-            keys_NHD, values_NHD = span.rows.read(keys_XHD), span.rows.read(values_XHD)
-            bias = span.bias(group, q.dtype)
-            attend(out_TQD[span.queries], query_TQD[span.queries], keys_NHD, values_NHD, bias, layer.scaling)
-        return out_TQD.view(len(out_TQD), -1)
+        attended = [
+            attend(query_TQD[span.queries], span.rows.read(keys_XHD), span.rows.read(values_XHD), span.bias(group, q.dtype), layer.scaling)
+            for span in self.spans
+        ]
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
 
     def _rows_of(self, new_slots: Tensor) -> Rows:
         """Where this forward's tokens go: one tensor for all layers, but another for each of the drafter's steps."""
