@@ -98,7 +98,7 @@ class Client:
         """Have Python's garbage collector leave alone what is loaded. Raises httpx.HTTPError.
 
         SGLang does so when it has started, but with `skip_server_warmup` mostly asks before its own port is open (sglang 0.5.23): then
-        one server stops for 0.3 s at each flush and now and again within an answer, and another does not.
+        a flush takes one server 0.3 s and another 3 ms, and so may any full collection.
         """
         self._http.post("/freeze_gc").raise_for_status()
 
