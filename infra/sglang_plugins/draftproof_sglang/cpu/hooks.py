@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from draftproof_sglang.cpu import BACKEND, linear, norm, refusals, rotary
+from draftproof_sglang.cpu import BACKEND, linear, refusals, rotary
 
 
 def register() -> None:
@@ -79,12 +79,6 @@ HOOKS = (
         ("self", "positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"),
         "AROUND",
         rotary.forward_native,
-    ),
-    Hook(
-        "sglang.srt.layers.layernorm.RMSNorm.forward_native",
-        ("self", "x", "residual", "post_residual_addition", "quant_linear"),
-        "AROUND",
-        norm.forward_native,
     ),
     _update("update_weights_from_disk", "model_path", "load_format", "weight_name_filter", "recapture_cuda_graph"),
     _update("update_weights_from_tensor", "named_tensors", "load_format"),
