@@ -169,7 +169,7 @@ class BenchmarkConfig(_Section):
     draft_tokens: list[Positive] | None = Field(
         default=None, description="Tokens verified per round to try with each tree; null = deploy.draft_tokens alone."
     )
-    repeats: Annotated[int, Field(ge=3)] = 3
+    repeats: Annotated[int, Field(ge=3, description="Of the final pairs; up to twice as many on a machine that is not quiet.")] = 3
     concurrency: Positive = Field(default=1, description="Requests at the same time, for the figures that decide.")
     concurrencies: list[Positive] = Field(default=[], description="Further numbers of requests at the same time; told, not decided by.")
     workloads: list[str] = Field(

@@ -21,6 +21,11 @@ class Interval(BaseModel):
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high
 
+    @property
+    def half_width(self) -> float:
+        """As a share of the value: 0.05 is ±5%."""
+        return (self.high - self.low) / 2 / self.value
+
 
 def ratio_of_sums(
     numerators: Sequence[float], denominators: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = 2000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
 from tasks.benchmark import figures
 from tasks.benchmark.endpoint import Champion
@@ -25,12 +26,10 @@ def measure_beside(champion: Champion, measurement: Measurement, servers: Server
     config, groups = measurement.config, measurement.groups(concurrency)
     servers.pair(setting)
     if champion.has_room():
-        triple = servers.pair(setting, ("speculative", "champion"))
-        measurement.prepare(triple, concurrency)
-        measurement.pairs(triple, "final", range(config.repeats), concurrency, groups)
+        measurement.final(servers.pair(setting, ("speculative", "champion")), concurrency)
         return
     measurement.report.say("memory holds no third server: candidate and champion take turns")
-    for repeat in range(config.repeats):
+    for repeat in chain(range(config.repeats), measurement.further_repeats(setting, concurrency)):
         turns: list[ServerName] = ["speculative", "champion"]
         for server in turns if repeat % 2 == 0 else turns[::-1]:
             pair = servers.pair(setting, (server,))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from tasks.benchmark import figures
 from tasks.benchmark.endpoint import Endpoint
 from tasks.benchmark.results import Phase, Row, ServerName
 from tasks.benchmark.setting import Setting
@@ -65,6 +66,27 @@ class Measurement:
                 place = group % len(self.groups(concurrency))
                 self._send(pair, (server, False), "warm-up", 0, concurrency, place, min(_WARM_UP_TOKENS, self.config.output_tokens))
         pair.warm.add(concurrency)
+
+    def final(self, pair: Pair, concurrency: int) -> None:
+        """The pairs that decide, and further ones where the machine calls for them. Raises as `prepare` and `further_repeats` do."""
+        self.prepare(pair, concurrency)
+        groups = self.groups(concurrency)
+        self.pairs(pair, "final", range(self.config.repeats), concurrency, groups)
+        for repeat in self.further_repeats(pair.setting, concurrency):
+            self.pairs(pair, "final", [repeat], concurrency, groups)
+
+    def further_repeats(self, setting: Setting, concurrency: int) -> Iterator[int]:
+        """The numbers of further repeats: while the plain server's noise is told too widely, and at most as many again.
+
+        A stall of the machine costs minutes then, not the measurement. Only the interval's width counts: a measurement that went on until
+        the plain server looked equal to itself would find what it wants to find. Raises MachineTrouble when no final pair is complete.
+        """
+        for repeat in range(self.config.repeats, 2 * self.config.repeats):
+            noise = figures.plain_against_itself(figures.answered(self.rows, "final", setting, concurrency))
+            if noise.half_width <= self.config.max_noise / 2:
+                return
+            self.report.say(f"the plain server against itself is known to ± {noise.half_width:.1%}: one more repeat")
+            yield repeat
 
     def pairs(self, pair: Pair, phase: Phase, repeats: Sequence[int], concurrency: int, groups: Sequence[int]) -> None:
         """Each group on every server, one right after the other; the order of groups is random.

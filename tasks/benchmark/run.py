@@ -52,9 +52,7 @@ def run(
             if champion is not None and concurrency == config.concurrency:
                 reigning.measure_beside(champion, measurement, servers, setting, concurrency)
                 continue
-            pair = servers.pair(setting)
-            measurement.prepare(pair, concurrency)
-            measurement.pairs(pair, "final", range(config.repeats), concurrency, measurement.groups(concurrency))
+            measurement.final(servers.pair(setting), concurrency)
 
     def point(concurrency: int) -> Point:
         setting = chosen.settings[concurrency]

@@ -75,18 +75,13 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _counts(intervals: Sequence[Interval]) -> dict[str, Any]:
-    halves = [half_width(interval) for interval in intervals]
+    halves = [interval.half_width for interval in intervals]
     return {
         "of": len(intervals),
         "hold_1": sum(1.0 in interval for interval in intervals),
         "narrow": sum(half <= _WIDEST for half in halves),
         "widest": max(halves),
     }
-
-
-def half_width(interval: Interval) -> float:
-    """As a share of the value."""
-    return (interval.high - interval.low) / 2 / interval.value
 
 
 def table(found: Sequence[dict[str, Any]]) -> Table:
@@ -97,7 +92,7 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         made.add_column(heading, justify="right")
     for one in found:
         noise, speedup = Interval(**one["as_noise"]), Interval(**one["as_speedup"])
-        cells = [cell for interval in (noise, speedup) for cell in (_told(interval), f"{half_width(interval):.1%}")]
+        cells = [cell for interval in (noise, speedup) for cell in (_told(interval), f"{interval.half_width:.1%}")]
         made.add_row(str(one["seed"]), f"{one['seconds']:.0f}", *cells)
     return made
 

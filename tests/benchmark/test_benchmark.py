@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.benchmark import CachedChoice, Prediction, Setting
+from tasks.benchmark import CachedChoice, Champion, Prediction, Setting
 from tasks.config import BenchmarkConfig
 from tasks.verdict import BadInput, MachineTrouble, Outcome, ProofFailed
 from tests.benchmark.decoder import Answer, Machine, Server, decode
@@ -146,7 +146,19 @@ def test_a_divergence_in_lower_precision_is_a_rate() -> None:
 
 
 def test_a_noisy_machine_measures_nothing() -> None:
-    assert bad(measure(Machine(noise=0.6)))["quiet machine"] == INVALID
+    result = measure(Machine(noise=0.6))
+    assert bad(result)["quiet machine"] == INVALID
+    assert {row.repeat for row in result.rows if row.phase == "final"} == set(range(2 * BenchmarkConfig().repeats))  # it tried, and ended
+
+
+@pytest.mark.parametrize("room", [None, True, False], ids=["no champion", "beside a champion", "in turns with one"])
+def test_a_restless_machine_is_measured_for_longer(room: bool | None) -> None:
+    champion = Champion(version="7", setting=Setting(steps=1), start=Machine(noise=0.12).start, has_room=lambda: bool(room))
+    result = measure(Machine(noise=0.12), given={"choice": chosen(2), "champion": None if room is None else champion})
+    repeats = len({row.repeat for row in result.rows if row.phase == "final"})
+    assert BenchmarkConfig().repeats < repeats <= 2 * BenchmarkConfig().repeats
+    assert result.point.noise.half_width <= BenchmarkConfig().max_noise / 2
+    assert 1.0 in result.point.noise
 
 
 @pytest.mark.parametrize(("given", "tokens"), [({"prompts": 3}, 3), ({"output_tokens": 8}, 10)])
