@@ -101,10 +101,11 @@ def _deployment(client: SyncPrefectClient, pool: str, flow: str) -> UUID:
 
 
 def _ended(client: SyncPrefectClient, flow_run: UUID, pool: str, patience: float, say: Callable[[str], None]) -> State[Any]:
-    """Its last state. A Prefect server that is being restarted is waited for, as a worker is."""
+    """Its last state. A Prefect server that is being restarted is waited for, as a worker is: then its client's error is raised."""
     seen, last = time.monotonic(), ""
     while True:
-        with suppress(httpx.HTTPError):
+        trouble: httpx.HTTPError | None = None
+        try:
             state = client.read_flow_run(flow_run).state
             if state is not None and state.is_final():
                 return state
@@ -114,7 +115,11 @@ def _ended(client: SyncPrefectClient, flow_run: UUID, pool: str, patience: float
                 say(f"flow run {flow_run}: {last}")
             if _worker_lives(client, pool):
                 seen = time.monotonic()
+        except httpx.HTTPError as error:
+            trouble = error
         if time.monotonic() - seen > patience:
+            if trouble is not None:
+                raise trouble
             raise MachineTrouble(
                 f"work pool {pool!r}: no worker has lived for {patience:.0f} s (serving.patience_seconds). {_START}; "
                 f"`prefect work-pool inspect {pool}` tells what Prefect knows of it."

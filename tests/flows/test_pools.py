@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 
 from flows.pools import FLOW, deploy_serving, run_in_pool
@@ -71,6 +72,21 @@ def test_a_worker_that_is_not_there(pool: str) -> None:
         (left,) = [run for run in client.read_flow_runs() if run.name == "deploy of 0123abcd"]
     assert left.state is not None and left.state.name == "Cancelled", "a worker that comes later must not take it up"
     assert left.parent_task_run_id is not None
+
+
+def test_a_prefect_server_that_stopped_answering_is_not_a_missing_worker(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: SyncPrefectClient, worker_pool: str) -> Any:
+        raise httpx.ConnectError("connection refused")
+
+    deploy_serving(pool, "this-machine")
+    monkeypatch.setattr(SyncPrefectClient, "read_workers_for_work_pool", gone)
+
+    @flow
+    def asking() -> None:
+        with pytest.raises(MachineTrouble, match=r"Prefect, asked for a run of 'serving-stage' in the work pool 'empty': ConnectError"):
+            ask(pool)
+
+    asking()
 
 
 def test_the_flow_has_the_name_that_is_asked_for() -> None:
