@@ -78,7 +78,7 @@ class Measurement:
     def further_repeats(self, setting: Setting, concurrency: int) -> Iterator[int]:
         """The numbers of further repeats: while the plain server's noise is told too widely, and at most as many again.
 
-        A stall of the machine costs minutes then, not the measurement. Only the interval's width counts: a measurement that went on until
+        A restless machine costs minutes then, not the measurement. Only the interval's width counts: a measurement that went on until
         the plain server looked equal to itself would find what it wants to find. Raises MachineTrouble when no final pair is complete.
         """
         for repeat in range(self.config.repeats, 2 * self.config.repeats):
