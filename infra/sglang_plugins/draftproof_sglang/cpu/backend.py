@@ -28,7 +28,7 @@ class CpuSdpaBackend(AttentionBackend):
         refusals.refuse_model(runner)
         self.req_to_token: Tensor = runner.req_to_token_pool.req_to_token
         self.pool = runner.token_to_kv_pool
-        self.spans: list[Span] = []
+        self.spans: list[Span] = []  # in the order of the queries, which together they cover
         self._new_slots: Tensor | None = None
         self._new_rows = Rows(0, 0, None)
 

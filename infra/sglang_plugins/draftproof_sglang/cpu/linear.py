@@ -23,7 +23,6 @@ def _from_tokens(cpu: str) -> int:
 
 FROM_TOKENS = _from_tokens(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
 _PACKED = "draftproof_packed"
-_linear_pointwise = torch.ops.mkldnn._linear_pointwise.default
 
 
 def pack_model(_: None, runner: Any) -> None:
@@ -63,5 +62,5 @@ def _packed(layer: torch.nn.Module, x: Tensor) -> Tensor | None:
 
 
 def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = _linear_pointwise(x, packed, bias, "none", [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
     return product
