@@ -92,16 +92,17 @@ class Measurement:
         """Each group on every server, one right after the other; the order of groups is random.
 
         In which order the servers come is random too, and balanced: each order as often as the others, or once more. The repeats (by
-        their numbers) lie apart in time, so that what a server's uptime does to it is seen. Where a speed-up is decided (`final`) the
-        plain server takes part twice: what it is faster than itself is noise, measured just as the speed-up is.
+        their numbers, which count on from call to call) lie apart in time, so that what a server's uptime does to it is seen. Where a
+        speed-up is decided (`final`) the plain server takes part twice: what it is faster than itself is noise, measured just as the
+        speed-up is.
         """
         turns: list[Turn] = [(server, False) for server in pair.servers]
         if phase == "final":
             turns.append(("plain", True))
         orders = list(permutations(turns))
         self.random.shuffle(orders)
-        total = len(repeats) * len(groups)
-        for before, repeat in enumerate(repeats):
+        total = (max(repeats) + 1) * len(groups)
+        for repeat in repeats:
             for endpoint in pair.servers.values():
                 endpoint.check_alive()
             drawn = [orders[(repeat * len(groups) + index) % len(orders)] for index in range(len(groups))]
@@ -109,7 +110,7 @@ class Measurement:
             for index, group in enumerate(self.random.sample(groups, len(groups))):
                 for turn in drawn[index]:
                     self._send(pair, turn, phase, repeat, concurrency, group, self.config.output_tokens)
-                done = before * len(groups) + index + 1
+                done = repeat * len(groups) + index + 1
                 self.report.progress(done, total, f"{phase} pairs", self._so_far(pair, phase, concurrency))
 
     def _send(self, pair: Pair, turn: Turn, phase: Phase, repeat: int, concurrency: int, group: int, tokens: int) -> None:

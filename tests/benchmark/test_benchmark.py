@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tasks.benchmark import CachedChoice, Champion, Prediction, Setting
 from tasks.config import BenchmarkConfig
+from tasks.report import Silent
 from tasks.verdict import BadInput, MachineTrouble, Outcome, ProofFailed
 from tests.benchmark.decoder import Answer, Machine, Server, decode
 from tests.benchmark.faulty import (
@@ -25,6 +27,17 @@ from tests.benchmark.faulty import (
     KeepsItsCache,
 )
 from tests.benchmark.measuring import LENGTH, bad, check_of, chosen, make_prompts, measure
+
+
+class Counts(Silent):
+    """Keeps how many of how many final pairs were told of."""
+
+    def __init__(self) -> None:
+        self.final: list[tuple[float, float]] = []
+
+    def progress(self, done: float, total: float, unit: str, measured: Mapping[str, float] | None = None) -> None:
+        if unit == "final pairs":
+            self.final.append((done, total))
 
 
 def test_a_healthy_drafter_is_measured_as_it_is() -> None:
@@ -154,11 +167,15 @@ def test_a_noisy_machine_measures_nothing() -> None:
 @pytest.mark.parametrize("room", [None, True, False], ids=["no champion", "beside a champion", "in turns with one"])
 def test_a_restless_machine_is_measured_for_longer(room: bool | None) -> None:
     champion = Champion(version="7", setting=Setting(steps=1), start=Machine(noise=0.12).start, has_room=lambda: bool(room))
-    result = measure(Machine(noise=0.12), given={"choice": chosen(2), "champion": None if room is None else champion})
+    heard = Counts()
+    result = measure(Machine(noise=0.12), given={"choice": chosen(2), "champion": None if room is None else champion, "report": heard})
     repeats = len({row.repeat for row in result.rows if row.phase == "final"})
     assert BenchmarkConfig().repeats < repeats <= 2 * BenchmarkConfig().repeats
     assert result.point.noise.half_width <= BenchmarkConfig().max_noise / 2
     assert 1.0 in result.point.noise
+    assert [done for done, _ in heard.final] == list(range(1, 10 * repeats + 1))  # a further repeat is no new beginning
+    assert all(done <= total for done, total in heard.final)
+    assert heard.final[-1] == (10 * repeats, 10 * repeats)
 
 
 @pytest.mark.parametrize(("given", "tokens"), [({"prompts": 3}, 3), ({"output_tokens": 8}, 10)])
